@@ -25,7 +25,7 @@ from lockstep.experiment.prepare_resume import prepare_resume
 from lockstep.processes.exit_codes import IN_USE
 from lockstep.run import manifest
 from lockstep.run.folder import RunFolder
-from lockstep.run.manifest import hash_file, seal
+from lockstep.run.manifest import encode_state, hash_file
 from lockstep.runtime.rank_info import RankInfo
 
 COMPLETE = "runs/first is complete: 2 iterations; set a larger --total-steps to continue\n"
@@ -227,7 +227,7 @@ def with_tensors(checkpoint: Path, name: str, change: Callable[[dict[str, Tensor
     state = json.loads((checkpoint / "state.json").read_text())
     del state["sha256"]
     hashes = {path.name: hash_file(path) for path in checkpoint.glob("*.safetensors")}
-    (checkpoint / "state.json").write_bytes(seal(state, hashes))
+    (checkpoint / "state.json").write_bytes(encode_state(state, hashes))
 
 
 def test_weights_that_are_not_finite_are_refused(run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

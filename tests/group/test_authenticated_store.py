@@ -1,4 +1,4 @@
-"""Tests of the store whose clients prove that they know a secret, and of strangers who connect to it."""
+"""Tests of the store whose clients prove that they know a secret, and of unauthenticated who connect to it."""
 
 import json
 import socket
@@ -27,7 +27,7 @@ JUNK = [
     b"\xff\xff\xff\xff" + b"\xff" * 8,  # announces 16 EiB
     b"\0\0\0\2[]",
 ]
-"""What strangers send."""
+"""What unauthenticated send."""
 
 
 @pytest.fixture(name="address")
@@ -123,15 +123,15 @@ def test_store_has_to_prove_that_it_knows_the_secret() -> None:
 
 
 def test_strangers_get_nothing_and_disturb_nothing(address: tuple[str, int], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(authenticated_store, "_PROOF_SECONDS", 1)
+    monkeypatch.setattr(authenticated_store, "_AUTHENTICATION_SECONDS", 1)
     store = connect(address)
     store.set("key", "private value")
-    strangers = [socket.create_connection(address) for _ in range(3 * len(JUNK))]
+    unauthenticated = [socket.create_connection(address) for _ in range(3 * len(JUNK))]
     heard = b""
-    for stranger, junk in zip(strangers, 3 * JUNK, strict=True):
+    for stranger, junk in zip(unauthenticated, 3 * JUNK, strict=True):
         stranger.sendall(junk)
     assert connect(address).get("key") == b"private value"
-    for stranger in strangers:
+    for stranger in unauthenticated:
         stranger.settimeout(20)
         with suppress(ConnectionError):
             while part := stranger.recv(
@@ -144,10 +144,10 @@ def test_strangers_get_nothing_and_disturb_nothing(address: tuple[str, int], mon
 
 
 def test_idle_strangers_do_not_keep_ranks_out(address: tuple[str, int], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(authenticated_store, "_PROOF_SECONDS", 1)
-    strangers = [socket.create_connection(address) for _ in range(100)]
+    monkeypatch.setattr(authenticated_store, "_AUTHENTICATION_SECONDS", 1)
+    unauthenticated = [socket.create_connection(address) for _ in range(100)]
     assert not connect(address).check(["key"])
-    for stranger in strangers:
+    for stranger in unauthenticated:
         stranger.close()
 
 

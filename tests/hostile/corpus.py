@@ -15,7 +15,7 @@ import safetensors.torch
 import torch
 
 from lockstep.run.folder import RunFolder
-from lockstep.run.manifest import hash_file, seal
+from lockstep.run.manifest import encode_state, hash_file
 
 Change = Callable[[Path], None]
 """Change of a run folder. The folder beside it, `outside`, holds files that belong to the user."""
@@ -113,7 +113,7 @@ def with_state(edit: Callable[[dict[str, object]], dict[str, object]]) -> Change
         hashes = {path.name: hash_file(path) for path in checkpoint.glob("*.safetensors")}
         edited = edit(state)
         files = edited.pop("files") if edited.get("files") != state.get("files") else hashes
-        (checkpoint / "state.json").write_bytes(seal({**edited}, files))  # type: ignore[arg-type]
+        (checkpoint / "state.json").write_bytes(encode_state({**edited}, files))  # type: ignore[arg-type]
 
     return change
 

@@ -22,7 +22,7 @@ from lockstep.experiment.execute import open_run
 from lockstep.experiment.policy import load_policy
 from lockstep.run.checkpoint import Checkpoint, SavedCounters
 from lockstep.run.folder import RunFolder
-from lockstep.run.manifest import seal
+from lockstep.run.manifest import encode_state
 from lockstep.run.rows import parse_row
 from lockstep.telemetry.attempts import read_starts
 from lockstep.telemetry.status import RunStatus
@@ -133,9 +133,9 @@ def test_checkpoint_is_read_or_refused(
     shutil.copytree(trained, tmp_path / "run")
     original = json.loads((path / "state.json").read_text())
     del original["sha256"]
-    (path / "state.json").write_bytes(seal({**original, **counters}, original["files"]))
+    (path / "state.json").write_bytes(encode_state({**original, **counters}, original["files"]))
     one_line(lambda: SavedCounters.of(Checkpoint(path).state))
-    (path / "state.json").write_bytes(damaged(seal(original, original["files"]), places))
+    (path / "state.json").write_bytes(damaged(encode_state(original, original["files"]), places))
     one_line(lambda: SavedCounters.of(Checkpoint(path).state))
 
 
@@ -149,5 +149,7 @@ def test_agent_is_loaded_or_refused(places: list[tuple[int, int]], trained: Path
     agent.write_bytes(damaged(agent.read_bytes(), places))
     state = json.loads((agent.parent / "state.json").read_text())
     del state["sha256"]
-    (agent.parent / "state.json").write_bytes(seal(state, {agent.name: hashlib.sha256(agent.read_bytes()).hexdigest()}))
+    (agent.parent / "state.json").write_bytes(
+        encode_state(state, {agent.name: hashlib.sha256(agent.read_bytes()).hexdigest()})
+    )
     one_line(lambda: load_policy(RunFolder(tmp_path / "run")))

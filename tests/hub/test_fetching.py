@@ -16,7 +16,7 @@ from lockstep.hub.fetching import fetch, find_checkpoint
 from lockstep.hub.files import published
 from lockstep.hub.repository import Repository
 from lockstep.run.folder import RunFolder
-from lockstep.run.manifest import seal
+from lockstep.run.manifest import encode_state
 
 CHECKPOINT = "checkpoints/00000004"
 
@@ -38,7 +38,7 @@ def with_agent(model: dict[str, bytes], content: bytes) -> None:
     """Replace the weights and update their hash in the state: an attacker can change both."""
     state = json.loads(model[f"{CHECKPOINT}/state.json"])
     del state["sha256"]
-    sealed = seal(state, {"agent.safetensors": hashlib.sha256(content).hexdigest()})
+    sealed = encode_state(state, {"agent.safetensors": hashlib.sha256(content).hexdigest()})
     model |= {f"{CHECKPOINT}/agent.safetensors": content, f"{CHECKPOINT}/state.json": sealed}
 
 

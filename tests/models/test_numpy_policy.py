@@ -7,7 +7,7 @@ import torch
 from lockstep.distributions.discrete import Categorical
 from lockstep.distributions.gaussian import Gaussian
 from lockstep.models.flat import FlatParameters
-from lockstep.models.numpy_policy import _BLOCK, NumpyPolicy, silent
+from lockstep.models.numpy_policy import _BLOCK, NumpyPolicy, without_warnings
 from lockstep.models.policy import Policy
 from lockstep.models.settings import PolicyConfig
 from lockstep.randomness import stream
@@ -90,7 +90,7 @@ def test_non_finite_numbers_raise_no_warning(activation: str) -> None:
         assert numpy_policy.forward(rows)[1][1].isnan()
         assert numpy_policy.value(rows)[1].isnan()
         out = np.zeros((2, HEAD), dtype=np.float32)
-        assert np.isnan(silent(numpy_policy.head(2))(rows, out)[1]).all()
+        assert np.isnan(without_warnings(numpy_policy.head(2))(rows, out)[1]).all()
         if np.lib.NumpyVersion(np.__version__) >= "2.3.0":  # older versions do not report invalid products
             with pytest.raises(FloatingPointError):
                 numpy_policy.head(2)(rows, out)

@@ -23,7 +23,7 @@ def heartbeats() -> Iterator[Heartbeats]:
 
 def test_heartbeat_says_where_the_rank_is(heartbeats: Heartbeats) -> None:
     line = heartbeats.of_rank(1)
-    assert (line.beats, line.verdict, line.place()) == (1, None, "stage start")
+    assert (line.beats, line.exit_code, line.place()) == (1, None, "stage start")
     heartbeat.set_iteration(7)
     heartbeat.enter("rollout")
     heartbeat.beat(3)
@@ -39,8 +39,8 @@ def test_ranks_have_heartbeats_of_their_own(heartbeats: Heartbeats) -> None:
 
 @pytest.mark.parametrize("code", [0, 75])
 def test_verdict_is_the_exit_code(heartbeats: Heartbeats, code: int) -> None:
-    heartbeat.set_verdict(code)
-    assert heartbeats.of_rank(1).verdict == code
+    heartbeat.set_exit_code(code)
+    assert heartbeats.of_rank(1).exit_code == code
 
 
 def test_waiting_in_a_library_ends_with_a_beat(heartbeats: Heartbeats) -> None:
@@ -54,10 +54,10 @@ def test_forked_process_does_not_beat_for_the_rank(heartbeats: Heartbeats) -> No
     child = os.fork()
     if child == 0:
         heartbeat.beat()
-        heartbeat.set_verdict(0)
+        heartbeat.set_exit_code(0)
         os._exit(1 if heartbeat.is_watched() else 0)
     assert os.waitpid(child, 0)[1] == 0
-    assert (heartbeats.of_rank(1).beats, heartbeats.of_rank(1).verdict) == (1, None)
+    assert (heartbeats.of_rank(1).beats, heartbeats.of_rank(1).exit_code) == (1, None)
 
 
 def test_process_without_launcher_beats_in_vain() -> None:

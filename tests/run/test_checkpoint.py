@@ -23,7 +23,7 @@ from lockstep.run.checkpoint_writer import (
     remove_old_checkpoints,
 )
 from lockstep.run.folder import FolderLost, RunFolder
-from lockstep.run.manifest import CheckpointDamaged, hash_file, seal
+from lockstep.run.manifest import CheckpointDamaged, encode_state, hash_file
 
 SHARDS = {
     0: {"ended": torch.tensor([True, False]), "running": torch.tensor([[1.5, torch.nan]], dtype=torch.float64)},
@@ -154,10 +154,10 @@ def test_files_that_the_state_does_not_list_are_refused(folder: RunFolder) -> No
     path = write(folder, 50)
     state = json.loads((path / "state.json").read_text())
     del state["sha256"]
-    (path / "state.json").write_bytes(seal(state, {}))
+    (path / "state.json").write_bytes(encode_state(state, {}))
     with pytest.raises(ValueError, match=r"state\.json does not list agent\.safetensors; no other one is whole$"):
         Checkpoint(path)
-    (path / "state.json").write_bytes(seal(state, {"agent.safetensors": state["files"]["agent.safetensors"]}))
+    (path / "state.json").write_bytes(encode_state(state, {"agent.safetensors": state["files"]["agent.safetensors"]}))
     checkpoint = Checkpoint(path)
     assert same_tensors(checkpoint.tensors("agent"), REST["agent"])
     with pytest.raises(ValueError, match=r"optimizer\.safetensors can't be read \(state\.json does not list it\)"):

@@ -16,7 +16,7 @@ from lockstep.group.memory import create_memory
 from lockstep.processes.exit_codes import DONE, FAILED, NON_FINITE, PREEMPTED, RANK_LOST, REPLICAS_DIFFER
 from lockstep.processes.heartbeat import Heartbeats
 from lockstep.run import stop
-from lockstep.runtime import silence
+from lockstep.runtime import hang_detector
 from lockstep.runtime import watch as module
 from lockstep.runtime.watch import Outcome, watch
 
@@ -29,7 +29,7 @@ rank, size, memory = map(int, sys.argv[1:])
 heartbeat.attach(heartbeat.Heartbeats(memory, size).cells_of(rank), watched=True)
 heartbeat.set_iteration(5)
 def end(code):
-    heartbeat.set_verdict(code)
+    heartbeat.set_exit_code(code)
     os._exit(code)
 def work(seconds):
     for _ in range(int(seconds / 0.05)):
@@ -41,8 +41,8 @@ Watched = Callable[..., Outcome]
 
 @pytest.fixture
 def watched(environ: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> Iterator[Watched]:
-    """Function that runs a program for each rank and returns their outcome. The limit of a silence is a second."""
-    monkeypatch.setattr(silence, "_START_LIMIT", 0.0)
+    """Function that runs a program for each rank and returns their outcome. A rank may be without a heartbeat for a second."""
+    monkeypatch.setattr(hang_detector, "_START_LIMIT", 0.0)
     monkeypatch.setattr(stop, "_asked", 0)
     started: list[subprocess.Popen[bytes]] = []
 
@@ -133,8 +133,8 @@ def test_time_in_which_the_launcher_was_stopped_does_not_count(
 def test_silence_that_is_long_for_the_stage_is_announced(
     watched: Watched, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(silence, "_WARN_AFTER", 0.5)
-    monkeypatch.setattr(silence, "_WARN_FACTOR", 1.0)
+    monkeypatch.setattr(hang_detector, "_WARN_AFTER", 0.5)
+    monkeypatch.setattr(hang_detector, "_WARN_FACTOR", 1.0)
     assert watched("heartbeat.enter('learn'); work(0.3); time.sleep(0.9); work(0.1); end(0)").code == DONE
     lines = capfd.readouterr().err.splitlines()
     assert len(lines) == 1, lines
@@ -147,8 +147,8 @@ def test_rank_that_waits_in_a_library_is_not_silent(watched: Watched) -> None:
 
 def test_rank_that_has_decided_but_does_not_end(watched: Watched, monkeypatch: pytest.MonkeyPatch) -> None:
     """A thread of foreign code may keep a process alive."""
-    monkeypatch.setattr(module, "_GRACE_AFTER_VERDICT", 0.3)
-    assert watched("heartbeat.set_verdict(0); time.sleep(60)") == Outcome(DONE, "", 5)
+    monkeypatch.setattr(module, "_GRACE_AFTER_EXIT_CODE", 0.3)
+    assert watched("heartbeat.set_exit_code(0); time.sleep(60)") == Outcome(DONE, "", 5)
 
 
 def test_long_iteration_is_abandoned_after_a_signal(

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from lockstep.algorithm.acting_step import ActingStep, StepOutputs
 from lockstep.distributions.joint import Distribution
-from lockstep.models.numpy_policy import ArrayTransform, Head, NumpyPolicy, Step, silent
+from lockstep.models.numpy_policy import ArrayTransform, Head, NumpyPolicy, Step, without_warnings
 
 __all__ = [
     "ActingState",
@@ -100,13 +100,13 @@ class NumpyActor:
         else:
             forward = self._recurrent(policy.step(count, normalize), memory, heads)
         log_std = None if policy.log_std is None else policy.log_std.numpy()
-        sample = silent(distribution.sampler)(noise.astype(heads.dtype), log_std)
+        sample = without_warnings(distribution.sampler)(noise.astype(heads.dtype), log_std)
         self._heads = heads[:steps]
 
         def act(t: int, observations: NDArray[Any], pixels: NDArray[Any] | None = None) -> NDArray[Any]:
             return fit(sample(t, forward(t, observations), actions[t]))
 
-        self.act: Callable[..., NDArray[Any]] = silent(act)
+        self.act: Callable[..., NDArray[Any]] = without_warnings(act)
         """See `Actor.act`."""
 
     @staticmethod
@@ -132,7 +132,7 @@ class NumpyActor:
             step(observations[-1].numpy(), state.copy(), heads[-1], latents[-1])
             return self._policy.values_of_latents(latents)
 
-        self._value = silent(value)
+        self._value = without_warnings(value)
         return forward
 
     def log_probs(self) -> Tensor:

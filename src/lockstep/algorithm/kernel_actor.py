@@ -33,7 +33,7 @@ class KernelActor:
         self._state = None if memory is None else memory.state.numpy()
         self._latents = None if step.latent is None else np.zeros((steps + 1, *step.latent.shape), step.head.dtype)
         forward = self._function(noise.astype(step.noise.dtype))
-        self.act: Callable[..., NDArray[Any]] = forward if memory is None else _remembering(forward, memory, steps)
+        self.act: Callable[..., NDArray[Any]] = forward if memory is None else _with_memory(forward, memory, steps)
         """See `Actor.act`."""
 
     def _function(self, noise: NDArray[Any]) -> Callable[..., NDArray[Any]]:
@@ -79,7 +79,7 @@ class KernelActor:
         return self._kernels.value_of_latents(torch.from_numpy(latents).flatten(0, 1)).view(latents.shape[:2])
 
 
-def _remembering(act: Callable[..., NDArray[Any]], memory: ActingState, steps: int) -> Callable[..., NDArray[Any]]:
+def _with_memory(act: Callable[..., NDArray[Any]], memory: ActingState, steps: int) -> Callable[..., NDArray[Any]]:
     """Return `act` with the bookkeeping of a policy with memory."""
 
     def remember(t: int, rows: NDArray[Any], pixels: NDArray[Any] | None = None) -> NDArray[Any]:

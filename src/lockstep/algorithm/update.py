@@ -41,7 +41,7 @@ _OVERFLOW = "the gradient is finite, but the step makes weights infinite: lower 
 """Problems, for messages if the value that is their cause is not found."""
 
 
-class Rates(NamedTuple):
+class ScheduledValues(NamedTuple):
     """The values of all schedules for one update: learning rates of policy, critic and curiosity networks, and coefficients."""
 
     policy: float
@@ -173,7 +173,7 @@ class Update:
         metrics |= {"learning_rate": rates.policy, "clip": rates.clip, "entropy_coefficient": rates.entropy}
         return {name: value for name, value in metrics.items() if math.isfinite(value)} if self.guard.skips else metrics
 
-    def _check_batch(self, batch: Batch, rates: Rates) -> None:
+    def _check_batch(self, batch: Batch, rates: ScheduledValues) -> None:
         """Raise NonFinite on all ranks, before any step, if the samples of a minibatch are not finite."""
         wrong = (~batch.advantage_statistics[0].isfinite()).any(1).nonzero().flatten()
         if len(wrong):
@@ -202,7 +202,7 @@ class Update:
             self.agent.observation_statistics.merge(*observed)
             self.agent.refresh()
 
-    def _train(self, batch: Batch, rates: Rates) -> dict[str, float]:
+    def _train(self, batch: Batch, rates: ScheduledValues) -> dict[str, float]:
         """Take a step for every minibatch until all epochs are done or `ppo.kl_stop` is exceeded."""
         config = self._config
         accumulator, stopped = MeanAccumulator(config.minibatch_count, self._curiosity_losses), False
@@ -243,24 +243,24 @@ class Update:
             return "a buffer of the encoder or core became NaN: check how its forward pass updates it"
         return "the gradient is not finite: lower ppo.learning_rate or check the rewards"
 
-    def _minibatches(self, batch: Batch, rates: Rates) -> Iterator[tuple[Minibatch, Tensor]]:
+    def _minibatches(self, batch: Batch, rates: ScheduledValues) -> Iterator[tuple[Minibatch, Tensor]]:
         """Iterate over all minibatches, epoch by epoch, with LOSS_SCALARS of each."""
         for epoch in range(len(batch.advantage_statistics)):
             batch.begin_epoch(epoch)  # changes the statistics that the scalars depend on
             yield from zip(batch.minibatches_of(epoch), self._loss_scalars(batch, epoch, rates), strict=True)
 
-    def _loss_scalars(self, batch: Batch, epoch: int, rates: Rates) -> Sequence[Tensor]:
+    def _loss_scalars(self, batch: Batch, epoch: int, rates: ScheduledValues) -> Sequence[Tensor]:
         _, mean, deviation = batch.advantage_statistics[epoch].unbind(1)
         constants = torch.tensor([rates.clip, rates.entropy, self.kl.coefficient], dtype=mean.dtype)
         per_minibatch = torch.stack([mean, 1 / (deviation + 1e-8)], 1)
         scalars = torch.cat([per_minibatch, constants.expand(len(mean), 3)], 1)
         return scalars.to(self.agent.device, self.agent.dtype).unbind()
 
-    def _rates(self, progress: float) -> Rates:
+    def _rates(self, progress: float) -> ScheduledValues:
         policy, value, *others = (schedule(progress) for schedule in self._schedules)
-        return Rates(policy * self.kl.rate_factor, value * self.kl.rate_factor, *others)
+        return ScheduledValues(policy * self.kl.rate_factor, value * self.kl.rate_factor, *others)
 
-    def _active_rates(self, rates: Rates, trained: TrainMask) -> Mapping[str, float]:
+    def _active_rates(self, rates: ScheduledValues, trained: TrainMask) -> Mapping[str, float]:
         curiosity = {"curiosity": rates.curiosity} if "curiosity" in self.adam.steps else {}
         if "all" in self.adam.steps:
             return {"all": rates.policy, **curiosity}

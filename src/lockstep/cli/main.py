@@ -12,7 +12,7 @@ from importlib import import_module
 
 from lockstep import __version__
 from lockstep.processes.exit_codes import BAD_INPUT, DONE, FAILED, IN_USE, INTERRUPTED, PIPE_CLOSED
-from lockstep.processes.heartbeat import set_verdict
+from lockstep.processes.heartbeat import set_exit_code
 
 __all__ = ["main"]
 
@@ -62,7 +62,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         if hasattr(stream, "reconfigure"):
             stream.reconfigure(errors="replace")  # a terminal without UTF-8 shows "?" instead of ending the program
     code = _run(sys.argv[1:] if argv is None else list(argv))
-    set_verdict(code)
+    set_exit_code(code)
     return code
 
 

@@ -31,7 +31,7 @@ def main(argv: Sequence[str]) -> int:
     try:
         return _train(argv, rank, size, memory)
     except Exception:  # the error is this program's or the user's; foreign code would have ended the process
-        heartbeat.set_verdict(FAILED)
+        heartbeat.set_exit_code(FAILED)
         raise
 
 

@@ -82,10 +82,10 @@ def _train(job: Job, resources: Mapping[str, float], write: Callable[[bool, str]
     limit, sizes, is_first = RestartLimit(job.restarts), list(job.sizes), True
     while sizes and not asked_to_stop():
         size = next((size for size in sizes if size <= fitting(resources)), sizes[-1])
-        patience = _LAST_PLACEMENT if is_first or size == sizes[-1] else _PLACEMENT
+        timeout = _LAST_PLACEMENT if is_first or size == sizes[-1] else _PLACEMENT
         is_first = False
         try:
-            ended = run_group(size, resources, command, write, asked_to_stop, patience)
+            ended = run_group(size, resources, command, write, asked_to_stop, timeout)
         except NotPlaced as error:
             _say(str(error))
             sizes = [smaller for smaller in sizes if smaller < size]

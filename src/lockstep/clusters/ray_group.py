@@ -60,14 +60,14 @@ def run_group(
     command: RankCommand,
     write: Callable[[bool, str], None],
     asked_to_stop: Callable[[], int],
-    patience: float,
+    timeout: float,
 ) -> Ended:
     """Run `command` as `ranks` ranks, pass their lines to `write`, as in `RankState.output`, and return how they have ended. No actor remains.
 
     `resources` are those of a rank, by Ray's names. When `asked_to_stop`, the ranks are asked to stop. Raises NotPlaced if the ranks are not
-    placed within `patience` seconds, and ValueError if a host can't start a rank.
+    placed within `timeout` seconds, and ValueError if a host can't start a rank.
     """
-    with _placed(ranks, resources, asked_to_stop, patience) as actors:
+    with _placed(ranks, resources, asked_to_stop, timeout) as actors:
         try:
             ordered = _start(actors, command, asked_to_stop)
         except RayError as error:
@@ -159,13 +159,13 @@ def _failures(codes: Mapping[int, int | None]) -> dict[int, int | None]:
 
 @contextmanager
 def _placed(
-    ranks: int, resources: Mapping[str, float], asked_to_stop: Callable[[], int], patience: float
+    ranks: int, resources: Mapping[str, float], asked_to_stop: Callable[[], int], timeout: float
 ) -> Iterator[list[Any]]:
     """Create an actor per rank, as close together as possible, and end all of them after the block."""
     group = placement_group([dict(resources)] * ranks, strategy="PACK")
     actors: list[Any] = []
     try:
-        _wait(lambda: group.wait(_POLL), patience, asked_to_stop, f"{ranks} ranks were not placed")
+        _wait(lambda: group.wait(_POLL), timeout, asked_to_stop, f"{ranks} ranks were not placed")
         for index in range(ranks):
             strategy = PlacementGroupSchedulingStrategy(group, placement_group_bundle_index=index)
             options = {"num_cpus": resources.get("CPU", 0), "num_gpus": resources.get("GPU", 0), "max_restarts": 0}

@@ -29,8 +29,8 @@ class _Geometry(NamedTuple):
     padding: Sequence[int]
     dilation: Sequence[int]
 
-    def positions(self, images: View, size: Sequence[int], filter_size: Sequence[int]) -> View:
-        """View the numbers of padded images `[N, H, W, C]` that filters of size (I, J) meet at (Y, X) places, as `[N, Y, X, I, J, C]`."""
+    def patches(self, images: View, size: Sequence[int], filter_size: Sequence[int]) -> View:
+        """View the patches of padded images `[N, H, W, C]` for filters of size (I, J) as `[N, Y, X, I, J, C]`. `size` is (Y, X)."""
         first, *steps, last = images.strides
         moves = (step * by for step, by in zip(steps, self.stride, strict=True))
         inside = (step * by for step, by in zip(steps, self.dilation, strict=True))
@@ -55,10 +55,10 @@ def _convolution(lowering: Lowering, call: Call) -> None:
     images, weight, bias, *arguments = call.args
     result, geometry = call.results[0], _geometry(weight, arguments)
     padded, filters = _padded(lowering, _rows(lowering, images), geometry.padding), lowering.view(weight)
-    places = geometry.positions(padded, result.shape[2:], weight.shape[2:])
+    patches = geometry.patches(padded, result.shape[2:], weight.shape[2:])
     # the inner dimensions I, J and C, in the order in which the filters [O, C, I, J] are in memory
     order = sorted((2, 3, 1), key=lambda dim: -filters.strides[dim])
-    left = _permuted(places, (0, 1, 2, *({1: 5, 2: 3, 3: 4}[dim] for dim in order)))
+    left = _permuted(patches, (0, 1, 2, *({1: 5, 2: 3, 3: 4}[dim] for dim in order)))
     right = _flattened(_permuted(filters, (*order, 0)), 3)
     rows = View.contiguous(Value(result.numel()), _sizes(result.shape, _ROWS))
     lowering.builder.indexed_product(left, right, rows, None if bias is None else lowering.view(bias))
@@ -67,21 +67,21 @@ def _convolution(lowering: Lowering, call: Call) -> None:
 
 @lowers("convolution_backward")
 def _convolution_backward(lowering: Lowering, call: Call) -> None:
-    gradient, images, weight, _, *arguments, wanted = call.args
+    gradient, images, weight, _, *arguments, output_mask = call.args
     geometry, results = _geometry(weight, arguments), iter(call.results)
     rows = _contiguous_rows(lowering, gradient)
-    if wanted[0]:
+    if output_mask[0]:
         _images_gradient(lowering, rows, lowering.view(weight), next(results), geometry)
-    if wanted[1]:
+    if output_mask[1]:
         padded = _padded(lowering, _rows(lowering, images), geometry.padding)
-        _filters_gradient(lowering, rows, geometry.positions(padded, rows.sizes[1:3], weight.shape[2:]), next(results))
-    if wanted[2]:
+        _filters_gradient(lowering, rows, geometry.patches(padded, rows.sizes[1:3], weight.shape[2:]), next(results))
+    if output_mask[2]:
         lowering.define(next(results), lowering.builder.reduce(rows, [0, 1, 2]))
 
 
-def _filters_gradient(lowering: Lowering, gradient: View, places: View, result: Tensor) -> None:
+def _filters_gradient(lowering: Lowering, gradient: View, patches: View, result: Tensor) -> None:
     """Add up the products of gradients `[N, Y, X, O]` and numbers `[N, Y, X, I, J, C]` of the images."""
-    left, right = _permuted(places, (3, 4, 5, 0, 1, 2)), _flattened(gradient, 3)
+    left, right = _permuted(patches, (3, 4, 5, 0, 1, 2)), _flattened(gradient, 3)
     product = View.contiguous(Value(result.numel()), (*left.sizes[:3], right.sizes[1]))
     lowering.builder.indexed_product(left, right, product)
     lowering.define(result, Value(result.numel()))
@@ -92,10 +92,10 @@ def _filters_gradient(lowering: Lowering, gradient: View, places: View, result: 
 def _max_pool(lowering: Lowering, call: Call) -> None:
     images, *arguments = call.args
     result, (geometry, size) = call.results[0], _pooling(*arguments)
-    places = geometry.positions(
+    patches = geometry.patches(
         _padded(lowering, _rows(lowering, images), geometry.padding, -math.inf), result.shape[2:], size
     )
-    _define(lowering, result, _maximum(lowering, places))
+    _define(lowering, result, _maximum(lowering, patches))
 
 
 @lowers("max_pool2d_with_indices_backward")
@@ -105,13 +105,13 @@ def _max_pool_backward(lowering: Lowering, call: Call) -> None:
     result, (geometry, size) = call.results[0], _pooling(*arguments)
     rows, builder = _contiguous_rows(lowering, gradient), lowering.builder
     padded = _padded(lowering, _rows(lowering, images), geometry.padding, -math.inf)
-    places = geometry.positions(padded, rows.sizes[1:3], size)
+    patches = geometry.patches(padded, rows.sizes[1:3], size)
     sums = _filled(lowering, padded.sizes, 0)
-    targets = geometry.positions(sums, rows.sizes[1:3], size)
-    maximum, zero, found = _maximum(lowering, places), _uniform(lowering, rows.sizes, 0), None
+    targets = geometry.patches(sums, rows.sizes[1:3], size)
+    maximum, zero, found = _maximum(lowering, patches), _uniform(lowering, rows.sizes, 0), None
     for position in itertools.product(*map(range, size)):
         chosen = dict(zip((3, 4), position, strict=True))
-        is_less = builder.apply("less", rows.sizes, [_selected(places, chosen), maximum])
+        is_less = builder.apply("less", rows.sizes, [_selected(patches, chosen), maximum])
         passed = is_less if found is None else builder.apply("or", rows.sizes, [is_less, found])
         part = builder.apply("where", rows.sizes, [passed, zero, rows])
         is_here = builder.apply("equal", rows.sizes, [is_less, zero])
@@ -132,9 +132,9 @@ def _pooling(
     return _Geometry(*map(_both, (stride or size, padding, dilation))), _both(size)
 
 
-def _maximum(lowering: Lowering, places: View) -> View:
+def _maximum(lowering: Lowering, patches: View) -> View:
     """Return the maximum `[N, Y, X, C]` of numbers `[N, Y, X, I, J, C]`."""
-    views = [_selected(places, {3: i, 4: j}) for i, j in itertools.product(*map(range, places.sizes[3:5]))]
+    views = [_selected(patches, {3: i, 4: j}) for i, j in itertools.product(*map(range, patches.sizes[3:5]))]
     sizes = views[0].sizes
     maximum = lowering.builder.apply("assign", sizes, views[:1])
     for view in views[1:]:
@@ -156,7 +156,7 @@ def _images_gradient(lowering: Lowering, gradient: View, filters: View, result: 
     copy = View.contiguous(Value(math.prod(filters.sizes)), (*filters.sizes[2:], *filters.sizes[:2]))
     lowering.builder.copy(View(filters.value, turned.offset, copy.sizes, strides), copy)
     inside = _Geometry((1, 1), (0, 0), geometry.dilation)
-    left = inside.positions(_padded(lowering, gradient, around), result.shape[2:], filters.sizes[2:])
+    left = inside.patches(_padded(lowering, gradient, around), result.shape[2:], filters.sizes[2:])
     rows = View.contiguous(Value(result.numel()), _sizes(result.shape, _ROWS))
     lowering.builder.indexed_product(left, _flattened(copy, 3), rows)
     _define(lowering, result, rows)
@@ -167,12 +167,12 @@ def _scatter_gradient(lowering: Lowering, gradient: View, filters: View, result:
     count, channels, height, width = result.shape
     padding = geometry.padding
     images = _filled(lowering, (count, height + 2 * padding[0], width + 2 * padding[1], channels), 0)
-    places = geometry.positions(images, gradient.sizes[1:3], filters.sizes[2:])
+    patches = geometry.patches(images, gradient.sizes[1:3], filters.sizes[2:])
     chunk = max(1, _CACHED // math.prod(images.sizes[1:]))
     copy = View.contiguous(Value(math.prod(filters.sizes)), _sizes(filters.sizes, (2, 3, 0, 1)))
     lowering.builder.copy(_permuted(filters, (2, 3, 0, 1)), copy)  # the rows of each position are next to each other
     for start in range(0, count, chunk):
-        part, targets = _narrowed(gradient, start, chunk), _narrowed(places, start, chunk)
+        part, targets = _narrowed(gradient, start, chunk), _narrowed(patches, start, chunk)
         for i, j in itertools.product(*map(range, filters.sizes[2:])):
             right = _selected(copy, {0: i, 1: j})
             lowering.builder.indexed_product(part, right, _selected(targets, {3: i, 4: j}), adds=True)
@@ -260,8 +260,8 @@ def _narrowed(view: View, start: int, count: int) -> View:
     return View(view.value, view.offset + start * view.strides[0], sizes, view.strides)
 
 
-def _selected(view: View, places: dict[int, int]) -> View:
+def _selected(view: View, indices: dict[int, int]) -> View:
     """Select one index of some dimensions."""
-    offset = view.offset + sum(index * view.strides[dim] for dim, index in places.items())
-    kept = [dim for dim in range(len(view.sizes)) if dim not in places]
+    offset = view.offset + sum(index * view.strides[dim] for dim, index in indices.items())
+    kept = [dim for dim in range(len(view.sizes)) if dim not in indices]
     return _permuted(View(view.value, offset, view.sizes, view.strides), kept)

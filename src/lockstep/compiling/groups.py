@@ -113,13 +113,13 @@ class Group:
             steps.append(step)
         self.steps = [step for step in steps if step.target not in fused]
 
-    def can_take(self, step: _Step) -> bool:
+    def can_add(self, step: _Step) -> bool:
         """Return True if the group can compute a step whose result it reads, element by element."""
         reads = [view for each in self.steps for view in each.operands if view.value is step.target]
         is_whole = all(math.prod(view.sizes) == step.target.size and view.is_contiguous for view in reads)
         return is_whole and step.target.size == math.prod(self.shape) and self.has_room(step.operands)
 
-    def give(self, step: _Step, other: "Group") -> None:
+    def move(self, step: _Step, other: "Group") -> None:
         """Move a step to a later group with as many elements, which reads its result."""
         self.steps.remove(step)
         other.steps.insert(0, step)
@@ -140,14 +140,14 @@ class _Slots:
         self._count = 0
         self._free: list[int] = []
 
-    def take(self) -> int:
+    def allocate(self) -> int:
         """Return a slot that is free."""
         if self._free:
             return self._free.pop()
         self._count += 1
         return self._count - 1
 
-    def give(self, slot: int) -> None:
+    def free(self, slot: int) -> None:
         """Make a slot free again."""
         self._free.append(slot)
 
@@ -168,11 +168,11 @@ def encode_group(group: Group) -> list[int]:
         sources = [_operand(view, group) for view in step.operands]
         for source in dict.fromkeys(sources):
             if source in taken and last_use[source] == number:
-                slots.give(taken.pop(source))  # the result may take its place
+                slots.free(taken.pop(source))  # the result may take its place
         target = step.target
         indices[target] = len(operands)
         if target.array is None:
-            taken[target] = slots.take()
+            taken[target] = slots.allocate()
             operands.append([_SCRATCH, taken[target]])
         else:
             operands.append([_DIRECT, target.array, target.offset])
@@ -190,8 +190,8 @@ def _operand(view: View, group: Group) -> Value | View:
 def _read(view: View, slots: _Slots) -> list[int]:
     """Return the words of an operand that is read from memory."""
     if view.is_uniform and not view.value.is_bytes:
-        return [_UNIFORM, *view.place, slots.take()]
+        return [_UNIFORM, *view.place, slots.allocate()]
     if view.is_contiguous and not view.value.is_bytes:
         return [_DIRECT, *view.place]
     sizes, (strides,) = collapse(view.sizes, view.strides)
-    return [_BYTES if view.value.is_bytes else _STRIDED, *view.place, slots.take(), len(sizes), *sizes, *strides]
+    return [_BYTES if view.value.is_bytes else _STRIDED, *view.place, slots.allocate(), len(sizes), *sizes, *strides]

@@ -40,7 +40,7 @@ class Lowering:
         }
         self._sources: list[Tensor] = []
 
-    def knows(self, tensor: Tensor) -> bool:
+    def has(self, tensor: Tensor) -> bool:
         """Return True if a tensor is an argument, or has been computed."""
         return storage_of(tensor) in self._values
 
@@ -99,14 +99,14 @@ class Expression:
 
 Lower = Callable[[Lowering, Call], None]
 """Function that adds the instructions of a call."""
-_LOWERS: dict[str, Lower] = {}
+_LOWERINGS: dict[str, Lower] = {}
 
 
 def lowers(*names: str) -> Callable[[Lower], Lower]:
     """Register the function that translates the calls of some operations."""
 
     def register(function: Lower) -> Lower:
-        _LOWERS.update(dict.fromkeys(names, function))
+        _LOWERINGS.update(dict.fromkeys(names, function))
         return function
 
     return register
@@ -132,9 +132,9 @@ def elementwise(*names: str) -> Callable[[Callable[..., Any]], Callable[..., Any
 
 def lower(lowering: Lowering, call: Call) -> None:
     """Add the instructions of a call. Raises Unsupported."""
-    if not all(lowering.knows(tensor) for tensor in call.changed):
+    if not all(lowering.has(tensor) for tensor in call.changed):
         raise Unsupported("changes of tensors that are not computed by the formula")
-    function = _LOWERS.get(call.name) or _unsupported
+    function = _LOWERINGS.get(call.name) or _unsupported
     function(lowering, call)
 
 

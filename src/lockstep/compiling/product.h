@@ -41,7 +41,7 @@ struct Indexed {
   Indexed at(int64_t row, int64_t column) const { return {data, rows + row, columns + column}; }
 };
 
-// What the chains of a result start from: rows of numbers, which are the same row if `row_stride` is 0. Without `data` they start from 0.
+// Initial values of the sums: rows of numbers, which are the same row if `row_stride` is 0. Without `data` they are 0.
 template <class T>
 struct Start {
   const T* data;

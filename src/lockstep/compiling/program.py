@@ -68,7 +68,7 @@ class _Memory:
         self._ends: dict[int, int] = {}
         """Their starts, by their ends."""
 
-    def take(self, size: int) -> int:
+    def allocate(self, size: int) -> int:
         """Return the start of a range, which is the smallest unused one that is large enough."""
         fitting = [(end - start, start) for start, end in self._starts.items() if end - start >= size]
         if not fitting:
@@ -78,10 +78,10 @@ class _Memory:
         end = self._starts.pop(start)
         del self._ends[end]
         if start + size < end:
-            self.give(start + size, end)
+            self.free(start + size, end)
         return start
 
-    def give(self, start: int, end: int) -> None:
+    def free(self, start: int, end: int) -> None:
         """Make a range unused, and merge it with its neighbours."""
         start = self._ends.pop(start, start)
         end = self._starts.pop(end, end)
@@ -99,7 +99,7 @@ class Builder:
         self._items: list[Group | _Single] = []
         self._preparation: list[_Single] = []
         self._constants: dict[tuple[float, bool], Value] = {}
-        self._known: dict[object, View] = {}
+        self._computed: dict[object, View] = {}
 
     def constant(self, number: float) -> View:
         """Return a number, as a view without dimensions."""
@@ -114,8 +114,8 @@ class Builder:
         The same operation on the same operands is computed once, unless it is not `shared` because its result will be changed.
         """
         key = operation, shape, tuple(operands)
-        if shared and key in self._known:
-            return self._known[key]
+        if shared and key in self._computed:
+            return self._computed[key]
         target = Value(math.prod(shape))
         group_shape = tuple(size for size in shape if size != 1)
         first = max((self._first_place(view, target, group_shape) for view in operands), default=0)
@@ -130,7 +130,7 @@ class Builder:
         target.written_by = place
         result = View.contiguous(target, shape)
         if shared:
-            self._known[key] = result
+            self._computed[key] = result
         return result
 
     def _first_place(self, view: View, target: Value, shape: tuple[int, ...]) -> int:
@@ -232,7 +232,7 @@ class Builder:
         self._add(_SCATTER_ADD, words, [target, index, source], target.value)
 
     def _pack(self, captured: range) -> None:
-        """Let products by the same matrix share one packed copy of it, if they would pack it one by one.
+        """Pack each right matrix once for all products that need it packed.
 
         A product by one of the `captured` arrays has a copy as well, which the preparation makes.
         """
@@ -267,7 +267,7 @@ class Builder:
         return Program(_encode_all(self._items), _encode_all(self._preparation), memory, constants)
 
     def _delay(self) -> None:
-        """Move operations to the only group that reads their results, if one operand at most has to be kept longer for that.
+        """Move operations to the only group that reads their results, if the lifetime of at most one operand grows.
 
         So derivatives of activation functions, for example, are computed in the backward pass, and need no memory from the forward pass on.
         """
@@ -285,8 +285,8 @@ class Builder:
                     continue
                 read_after = [max(places[value] - {place}, default=-1) for value in step.reads if value.array is None]
                 is_cheap = -1 not in read_after and sum(last < later for last in read_after) <= 1
-                if is_cheap and isinstance(reader, Group) and reader.can_take(step):
-                    group.give(step, reader)
+                if is_cheap and isinstance(reader, Group) and reader.can_add(step):
+                    group.move(step, reader)
                     for value in step.reads:
                         places[value].add(later)
                         if value not in group.reads:
@@ -298,15 +298,15 @@ class Builder:
         memory = _Memory()
         taken: dict[int, list[tuple[int, int]]] = defaultdict(list)
         for value in (value for item in self._preparation for value in item.writes):
-            value.array, value.offset = 0, memory.take(_aligned(value.size))
+            value.array, value.offset = 0, memory.allocate(_aligned(value.size))
         for place, item in enumerate(self._items):
             for value in item.writes:
                 if value.array is not None or (isinstance(item, Group) and last_use[value] == place):
                     continue
-                value.array, value.offset = 0, memory.take(_aligned(value.size))
+                value.array, value.offset = 0, memory.allocate(_aligned(value.size))
                 taken[last_use[value]].append((value.offset, value.offset + _aligned(value.size)))
             for start, end in taken.pop(place, []):
-                memory.give(start, end)
+                memory.free(start, end)
         return memory.size
 
 

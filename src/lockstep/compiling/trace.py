@@ -25,7 +25,7 @@ class Trace(NamedTuple):
 
 
 _READS = ("_local_scalar_dense", "equal", "is_nonzero")
-"""Operations whose results Python reads: a program could not follow what it decides from them."""
+"""Operations that return Python values. Control flow that depends on such values can't be traced."""
 _OVERLOADS = ("out", "dtype")
 """Variants that write to a given tensor, or view memory as another type of number."""
 

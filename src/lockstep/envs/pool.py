@@ -12,7 +12,7 @@ __all__ = ["EnvpoolEngine"]
 
 
 class EnvpoolEngine(RestartingEngine):
-    """Engine around an EnvPool. Renewing creates a new EnvPool."""
+    """Engine around an EnvPool. `restart_episodes` creates a new EnvPool."""
 
     def __init__(self, recipe: Recipe, seeds: EnvironmentSeeds, first: int, count: int, threads: int) -> None:
         """Create environments `first` to `first + count - 1` of the experiment."""

@@ -27,9 +27,9 @@ __all__ = ["AuthenticatedStore", "serve_store"]
 
 _MOST_BYTES = 1 << 26
 """Maximum size of a message. The addresses of 4,096 ranks, which gloo stores under one key, are below 1 MiB."""
-_STRANGERS = 64
+_MOST_UNAUTHENTICATED = 64
 """Maximum number of connections that have not proved yet that they know the secret. More are closed at once."""
-_PROOF_SECONDS = 10
+_AUTHENTICATION_SECONDS = 10
 """Seconds that a connection has for each message of the proof."""
 _POLL = 0.01
 """Seconds between two requests for a key that does not exist yet."""
@@ -107,7 +107,7 @@ class AuthenticatedStore(Store):
 def serve_store(listener: socket.socket, secret: bytes) -> None:
     """Run the store at a socket that listens, in threads that end with the process."""
     entries = _Entries()
-    strangers = BoundedSemaphore(_STRANGERS)
+    unauthenticated = BoundedSemaphore(_MOST_UNAUTHENTICATED)
 
     def accept() -> None:
         while True:
@@ -116,13 +116,15 @@ def serve_store(listener: socket.socket, secret: bytes) -> None:
             except OSError:  # a connection that was closed before it was accepted, or no descriptor left
                 time.sleep(_POLL)
                 continue
-            if strangers.acquire(blocking=False):
-                client = Thread(target=_serve_client, args=(accepted, secret, entries, strangers.release), daemon=True)
+            if unauthenticated.acquire(blocking=False):
+                client = Thread(
+                    target=_serve_client, args=(accepted, secret, entries, unauthenticated.release), daemon=True
+                )
                 try:
                     client.start()
                     continue
                 except RuntimeError:  # the system allows no more threads
-                    strangers.release()
+                    unauthenticated.release()
             accepted.close()
 
     Thread(target=accept, name="lockstep_store", daemon=True).start()
@@ -156,15 +158,15 @@ class _Entries:
             raise ValueError(operation)
 
 
-def _serve_client(accepted: socket.socket, secret: bytes, entries: _Entries, proved: Callable[[], None]) -> None:
-    """Answer the requests of one connection, after it has proved that it knows the secret. Then, or when it can't, call `proved`."""
+def _serve_client(accepted: socket.socket, secret: bytes, entries: _Entries, authenticated: Callable[[], None]) -> None:
+    """Answer the requests of one connection, after it has proved that it knows the secret. Then, or when it can't, call `authenticated`."""
     with suppress(OSError, EOFError, ValueError, TypeError, AuthenticationError):
         try:
             connection = _as_connection(accepted)
             deliver_challenge(connection, secret)
             answer_challenge(connection, secret)
         finally:
-            proved()
+            authenticated()
         _set_limit(connection, 0)
         while True:
             request = json.loads(connection.recv_bytes(_MOST_BYTES))
@@ -174,7 +176,7 @@ def _serve_client(accepted: socket.socket, secret: bytes, entries: _Entries, pro
 def _connect(host: str, port: int, secret: bytes, deadline: float) -> Connection:
     while True:
         try:
-            connection = _as_connection(socket.create_connection((host, port), timeout=_PROOF_SECONDS))
+            connection = _as_connection(socket.create_connection((host, port), timeout=_AUTHENTICATION_SECONDS))
             answer_challenge(connection, secret)
             deliver_challenge(connection, secret)
         except AuthenticationError:
@@ -192,7 +194,7 @@ def _as_connection(connected: socket.socket) -> Connection:
     connected.settimeout(None)
     connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     connection = Connection(connected.detach())
-    _set_limit(connection, _PROOF_SECONDS)
+    _set_limit(connection, _AUTHENTICATION_SECONDS)
     return connection
 
 

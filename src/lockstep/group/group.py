@@ -92,10 +92,10 @@ class Group(ABC):
         return total
 
     @abstractmethod
-    def barrier(self, phase: str, patience: float = 1) -> None:
+    def barrier(self, phase: str, timeout_factor: float = 1) -> None:
         """Wait until every rank has called `barrier`.
 
-        Raises RankLost if a rank has not called it within `patience` times the timeout.
+        Raises RankLost if a rank has not called it within `timeout_factor` times the timeout.
         """
 
     @abstractmethod

@@ -31,7 +31,7 @@ _SLEEPS = (5e-5, 1e-3)
 _LIVENESS_INTERVAL = 0.2
 """Seconds between two checks that the awaited process is alive."""
 _GRACE = 3.0
-"""Seconds that other ranks wait in addition, so that the launcher or the watchdog reports a silent rank first, with its stack traces."""
+"""Seconds that other ranks wait in addition, so that the launcher or the watchdog reports a hanging rank first, with its stack traces."""
 
 
 class Host:
@@ -82,10 +82,12 @@ class Host:
             with self._lock:
                 pass
 
-    def wait(self, counters: memoryview, index: int, target: int, peer: int, phase: str, patience: float = 1) -> None:
+    def wait(
+        self, counters: memoryview, index: int, target: int, peer: int, phase: str, timeout_factor: float = 1
+    ) -> None:
         """Wait until `counters[index]` is `target` or more. `peer` is the rank of the world that increases the counter.
 
-        Raises RankLost if that rank's process has ended, or if for `patience` times the timeout its heartbeat stops or it waits for this
+        Raises RankLost if that rank's process has ended, or if for `timeout_factor` times the timeout its heartbeat stops or it waits for this
         rank, directly or through other ranks.
         """
         for _ in range(self._spins):
@@ -111,7 +113,7 @@ class Host:
                 mutual = self._waits_for_this_rank(peer)
                 if (line.signs != signs and not mutual) or line.waiting:
                     signs, heard = line.signs, now
-                elif now - heard > patience * self._timeout and counters[index] < target:
+                elif now - heard > timeout_factor * self._timeout and counters[index] < target:
                     what = "it and this rank have been waiting for each other" if mutual else "no sign of life"
                     self._raise_lost(
                         peer, phase, f"{what} for {now - heard:.0f} s in {line.place()} (see runtime.timeout)"

@@ -1,4 +1,4 @@
-"""Memory that ranks of one host share, and the number of cores. This module does not import PyTorch, so the launcher stays small."""
+"""Shared memory of the ranks of one host. This module does not import PyTorch, so the launcher stays small."""
 
 import mmap
 import os

@@ -165,14 +165,14 @@ class NetworkGroup(Group):
         self.clock.waited += all_ready - started
         self.clock.transferred += started - start + perf_counter() - all_ready
 
-    def _synchronize(self, phase: str, patience: float = 1) -> None:
+    def _synchronize(self, phase: str, timeout_factor: float = 1) -> None:
         """Wait until every rank has called `_synchronize`. Raises RankLost if a rank does not in time."""
         start = perf_counter()
         p2p, tag = self._p2p, self._tag
         works = [(peer, p2p.receive(self._ready_in[index], peer, tag, phase)) for index, peer in self._peers]
         works += [(peer, p2p.send(self._ready_out, peer, tag, phase)) for _, peer in self._peers]
         for peer, work in works:
-            p2p.wait(work, peer, phase, patience)
+            p2p.wait(work, peer, phase, timeout_factor)
         self.clock.waited += perf_counter() - start
 
     def _move_on_devices(self, rows: Tensor, counts: Sequence[int], phase: str) -> Tensor:
@@ -200,9 +200,9 @@ class NetworkGroup(Group):
         if all_rows.numel():
             dist.all_gather_single(all_rows.flatten(0, 1), rows, self._nccl_group)
 
-    def barrier(self, phase: str, patience: float = 1) -> None:
+    def barrier(self, phase: str, timeout_factor: float = 1) -> None:
         """See `Group.barrier`."""
-        self._synchronize(phase, patience)
+        self._synchronize(phase, timeout_factor)
 
     def split(self, members: Sequence[int], counts: Sequence[int]) -> Group:
         """See `Group.split`. Members that share memory use it."""

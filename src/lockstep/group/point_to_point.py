@@ -130,22 +130,22 @@ class PointToPoint:
         assert work is not None
         return work
 
-    def wait(self, work: dist.Work, peer: int, phase: str, patience: float = 1) -> None:
-        """Wait until `work` is done, at most `patience` times the timeout. Raises RankLost for the rank that was lost."""
+    def wait(self, work: dist.Work, peer: int, phase: str, timeout_factor: float = 1) -> None:
+        """Wait until `work` is done, at most `timeout_factor` times the timeout. Raises RankLost for the rank that was lost."""
         try:
             with waiting():
-                work.wait(timedelta(seconds=patience * self._timeout))
+                work.wait(timedelta(seconds=timeout_factor * self._timeout))
         except RuntimeError as error:
-            self._raise_lost(peer, phase, error, patience)
+            self._raise_lost(peer, phase, error, timeout_factor)
 
-    def linger(self, work: dist.Work) -> None:
+    def wait_briefly(self, work: dist.Work) -> None:
         """Wait a few seconds for `work`, and ignore failures."""
         with suppress(RuntimeError):
             work.wait(timedelta(seconds=min(self._timeout, _LINGER)))
 
-    def _raise_lost(self, peer: int, phase: str, error: RuntimeError, patience: float = 1) -> NoReturn:
+    def _raise_lost(self, peer: int, phase: str, error: RuntimeError, timeout_factor: float = 1) -> NoReturn:
         if "imed out" in str(error):
-            late = f"no response within {patience * self._timeout:g} s (see runtime.timeout)"
+            late = f"no response within {timeout_factor * self._timeout:g} s (see runtime.timeout)"
             raise self.make_error(peer, phase, late) from error
         # A rank that gives up closes its connections to all others: it may have lost another rank and be about to report it.
         raise self.make_error(peer, phase, "its connection was closed", _REPORT_TIMEOUT) from error
@@ -258,7 +258,7 @@ class NetworkChannel(Channel):
         """See `Channel.close`."""
         for works in self._pending:
             while works:
-                self._p2p.linger(works.pop(0))
+                self._p2p.wait_briefly(works.pop(0))
 
 
 def schedule_gloo_as_batch(policy: int | None = None) -> None:

@@ -165,20 +165,20 @@ class SharedMemoryGroup(Group):
             pieces.append(_Piece(selected, (views[0], views[1])))
         return pieces
 
-    def barrier(self, phase: str, patience: float = 1) -> None:
+    def barrier(self, phase: str, timeout_factor: float = 1) -> None:
         """See `Group.barrier`."""
         start = perf_counter()
-        self._enter(phase, patience)
+        self._enter(phase, timeout_factor)
         self.clock.waited += perf_counter() - start
 
-    def _enter(self, phase: str, patience: float = 1) -> None:
+    def _enter(self, phase: str, timeout_factor: float = 1) -> None:
         """Increment this rank's counter and wait until no rank's counter is lower."""
         self._entered += 1
         self._host.fence()
         self._counters[self.rank * CACHE_LINE // 8] = self._entered
         for member, peer in enumerate(self._members):
             if self._counters[member * CACHE_LINE // 8] < self._entered:
-                self._host.wait(self._counters, member * CACHE_LINE // 8, self._entered, peer, phase, patience)
+                self._host.wait(self._counters, member * CACHE_LINE // 8, self._entered, peer, phase, timeout_factor)
         self._host.fence()
 
     def split(self, members: Sequence[int], counts: Sequence[int]) -> Group:

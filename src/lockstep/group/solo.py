@@ -31,7 +31,7 @@ class Solo(Group):
         """See `Group.reduce`. A single row is returned without a copy."""
         return parts[0] if self.row_counts(parts.shape[0]) == (1,) else super().reduce(parts, phase)
 
-    def barrier(self, phase: str, patience: float = 1) -> None:
+    def barrier(self, phase: str, timeout_factor: float = 1) -> None:
         """Do nothing: there is no other rank."""
 
     def split(self, members: Sequence[int], counts: Sequence[int]) -> Group:

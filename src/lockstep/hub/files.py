@@ -12,7 +12,7 @@ from lockstep.experiment.execute import open_run
 from lockstep.files import WEIGHTS_LIMIT, read_file
 from lockstep.run.checkpoint import Checkpoint
 from lockstep.run.folder import RunFolder
-from lockstep.run.manifest import STATE, seal
+from lockstep.run.manifest import STATE, encode_state
 
 __all__ = ["AGENT", "CARD", "CONFIG", "STATE", "VIDEO", "is_ours", "published"]
 
@@ -51,7 +51,7 @@ def published(folder: RunFolder, iteration: int) -> dict[str, bytes]:
         "environment.json": _json(environment),
         "metrics.jsonl": "".join(f"{json.dumps(row)}\n" for row in folder.metrics()).encode(),
         f"{target}/{AGENT}": agent,
-        f"{target}/{STATE}": seal(counters, {AGENT: hashlib.sha256(agent).hexdigest()}),
+        f"{target}/{STATE}": encode_state(counters, {AGENT: hashlib.sha256(agent).hexdigest()}),
     }
 
 

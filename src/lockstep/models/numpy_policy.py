@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from lockstep.models.numpy_cores import stepper
 from lockstep.models.policy import FORBIDDEN, Policy
 
-__all__ = ["ArrayTransform", "Head", "NumpyPolicy", "Step", "identity", "silent"]
+__all__ = ["ArrayTransform", "Head", "NumpyPolicy", "Step", "identity", "without_warnings"]
 
 _Function = TypeVar("_Function", bound=Callable[..., Any])
 
@@ -44,7 +44,7 @@ def identity(rows: NDArray[Any]) -> NDArray[Any]:
     return rows
 
 
-def silent(function: _Function) -> _Function:
+def without_warnings(function: _Function) -> _Function:
     """Return `function` without NumPy's warnings: the loss finds values that are not finite, on all ranks at once."""
     # NumPy's error state belongs to the context; entering an existing context costs a twentieth of `np.errstate`
     context = copy_context()
@@ -159,8 +159,8 @@ class NumpyPolicy:
         """Compute the values `[steps, count]` from the `latents` that `step` wrote."""
         rows = latents.reshape(-1, latents.shape[-1])
         outputs = [self._output(layer, len(rows)) for layer in self._critic_head_layers]
-        hidden = silent(self._hidden)(self._critic_head_layers, rows, outputs)
-        values = silent(_affine)(hidden, self._value_head, self._output(self._value_head, len(rows)))
+        hidden = without_warnings(self._hidden)(self._critic_head_layers, rows, outputs)
+        values = without_warnings(_affine)(hidden, self._value_head, self._output(self._value_head, len(rows)))
         return torch.from_numpy(values).view(latents.shape[:2])
 
     def heads(self, steps: int, count: int) -> NDArray[Any]:
@@ -175,7 +175,7 @@ class NumpyPolicy:
     def forward(self, rows: NDArray[Any]) -> tuple[Tensor, Tensor]:
         """Compute `Policy.forward`: parameters `[N, P]` and values `[N]`, in new tensors."""
         head, values = self._output(self._policy_head, len(rows)), self._output(self._value_head, len(rows))
-        silent(self._write)(
+        without_warnings(self._write)(
             self._features(rows),
             [
                 (self._trunk, self._head_layers, self._policy_head, head),
@@ -190,7 +190,7 @@ class NumpyPolicy:
         """Compute `Policy.value`: values `[N]`, in a new tensor."""
         values = self._output(self._value_head, len(rows))
         targets = [(self._critic_trunk, self._critic_head_layers, self._value_head, values)]
-        silent(self._write)(self._features(rows), targets)
+        without_warnings(self._write)(self._features(rows), targets)
         return torch.from_numpy(values).squeeze(-1)
 
     def _features(self, rows: NDArray[Any]) -> NDArray[Any]:

@@ -24,8 +24,8 @@ __all__ = [
     "is_watched",
     "keep_alive",
     "own_cells",
+    "set_exit_code",
     "set_iteration",
-    "set_verdict",
     "waiting",
 ]
 
@@ -72,7 +72,7 @@ class Heartbeat:
         return self._cells[WAITS_FOR] == _IN_LIBRARY
 
     @property
-    def verdict(self) -> int | None:
+    def exit_code(self) -> int | None:
         """The exit code that the rank has decided to return; None before."""
         return int(self._cells[_VERDICT]) - 1 if self._cells[_VERDICT] else None
 
@@ -165,7 +165,7 @@ def set_iteration(iteration: int) -> None:
     _own[_ITERATION] = iteration
 
 
-def set_verdict(code: int) -> None:
+def set_exit_code(code: int) -> None:
     """Show that this process is about to end by itself with this exit code. Without it, code outside of lockstep has ended the process."""
     _own[_VERDICT] = code + 1
 

@@ -21,7 +21,7 @@ from lockstep.processes.heartbeat import keep_alive
 from lockstep.run.checkpoint import CheckpointFailed
 from lockstep.run.evaluations import read_best
 from lockstep.run.folder import FolderLost, RunFolder
-from lockstep.run.manifest import STATE, return_at, seal
+from lockstep.run.manifest import STATE, encode_state, return_at
 from lockstep.run.messages import print_warning
 
 __all__ = [
@@ -137,7 +137,7 @@ def _complete(folder: RunFolder, final: Path, counters: Mapping[str, object], ha
     written. Such a file is on the server, because its rank has closed it.
     """
     aside = _aside(final)
-    _write(aside / STATE, seal(counters, dict(sorted(hashes.items()))))
+    _write(aside / STATE, encode_state(counters, dict(sorted(hashes.items()))))
     for name in hashes:
         with suppress(FileNotFoundError):
             sync_file(aside / name)

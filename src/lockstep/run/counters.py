@@ -25,7 +25,7 @@ class IterationRecord:
 
 
 class RunCounters:
-    """SavedCounters of steps, seconds and episodes on rank 0, which turn records of iterations into metrics."""
+    """Counters of steps, seconds and episodes on rank 0. They convert the records of iterations into metrics."""
 
     def __init__(
         self,

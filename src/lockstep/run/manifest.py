@@ -20,11 +20,11 @@ __all__ = [
     "STATE",
     "CheckpointDamaged",
     "FoundCheckpoint",
+    "encode_state",
     "hash_file",
     "is_whole_number",
     "newest_whole",
     "return_at",
-    "seal",
     "verify",
     "with_advice",
 ]
@@ -40,7 +40,7 @@ class CheckpointDamaged(ValueError):
     """A file of a checkpoint is missing, truncated, changed or not readable, or holds weights that are not finite."""
 
 
-def seal(counters: Mapping[str, object], hashes: Mapping[str, str]) -> bytes:
+def encode_state(counters: Mapping[str, object], hashes: Mapping[str, str]) -> bytes:
     """Return the content of state.json: `counters`, with `iteration`, and the SHA-256 of the other files by name."""
     state = {**counters, "version": _VERSION, "files": dict(hashes)}
     return f"{json.dumps({**state, 'sha256': _digest(state)}, indent=2)}\n".encode()

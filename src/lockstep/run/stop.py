@@ -14,7 +14,7 @@ from types import FrameType
 from typing import NoReturn
 
 from lockstep.processes.exit_codes import BAD_INPUT
-from lockstep.processes.heartbeat import set_verdict
+from lockstep.processes.heartbeat import set_exit_code
 from lockstep.processes.signals import SIGNALS, handled_signals
 
 __all__ = [
@@ -127,7 +127,7 @@ def exit_silently(code: int = BAD_INPUT) -> NoReturn:
     """
     for number in handled_signals():
         signal.signal(number, signal.SIG_DFL)
-    set_verdict(code)
+    set_exit_code(code)
     time.sleep(_REPORT_SECONDS)
     raise SystemExit(code)
 

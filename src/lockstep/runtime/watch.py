@@ -15,7 +15,7 @@ from lockstep.processes import exit_codes
 from lockstep.processes.heartbeat import STOPPED_AFTER, Heartbeats
 from lockstep.processes.signals import STACKS_SIGNAL, handled_signals, signal_name
 from lockstep.run.stop import asked_to_stop, record_signal
-from lockstep.runtime.silence import STACKS_TIME, Silence
+from lockstep.runtime.hang_detector import STACKS_TIME, HangDetector
 
 __all__ = ["Outcome", "watch"]
 
@@ -26,7 +26,7 @@ _GRACE_AFTER_FAILURE = 5.0
 _GRACE_AFTER_SUCCESS = 90.0
 """Seconds that the other ranks have after one has ended with code 0. If only rank 0 is left, there is no limit here: it
 waits for evaluations, videos and trackers, with limits of its own (`telemetry.recorder`)."""
-_GRACE_AFTER_VERDICT = 20.0
+_GRACE_AFTER_EXIT_CODE = 20.0
 """Seconds that a rank has to end after it has decided on its exit code: threads of foreign code may keep it alive."""
 _GRACE_AFTER_SIGNAL = 20.0
 """Seconds that the ranks have to stop after a signal: schedulers kill a job 30 seconds after SIGTERM."""
@@ -57,9 +57,9 @@ class _Rank:
 
     number: int
     process: "subprocess.Popen[bytes]"
-    silence: Silence | None = None
+    detector: HangDetector | None = None
     """None: the ranks have no memory for heartbeats."""
-    verdict_at: float | None = None
+    exit_code_at: float | None = None
     killed: bool = False
     """True if this process has killed the rank."""
 
@@ -122,7 +122,7 @@ def watch(
 
 
 class _Watch:
-    """State of `watch`: when the ranks showed signs of life, how the first of them ended, and how long the others may take."""
+    """State of `watch`: when the ranks showed heartbeats, how the first of them ended, and how long the others may take."""
 
     def __init__(self, ranks: Sequence[_Rank], heartbeats: Heartbeats | None, timeout: float) -> None:
         self._ranks = ranks
@@ -133,7 +133,7 @@ class _Watch:
         self._now = time.monotonic()
         if heartbeats is not None:
             for rank in ranks:
-                rank.silence = Silence(rank.number, rank.process.pid, heartbeats.of_rank(rank.number), timeout)
+                rank.detector = HangDetector(rank.number, rank.process.pid, heartbeats.of_rank(rank.number), timeout)
 
     def wait(self) -> Outcome:
         """Return when all ranks have ended, or when those that are left are to be killed."""
@@ -158,10 +158,10 @@ class _Watch:
         if self._asked_at is not None:
             self._asked_at += seconds
         for rank in self._ranks:
-            if rank.silence is not None:
-                rank.silence.skip(seconds)
-            if rank.verdict_at is not None:
-                rank.verdict_at += seconds
+            if rank.detector is not None:
+                rank.detector.skip(seconds)
+            if rank.exit_code_at is not None:
+                rank.exit_code_at += seconds
 
     def _note_endings(self, now: float) -> None:
         """Decide on the outcome when ranks end, and how long the others may take."""
@@ -188,13 +188,13 @@ class _Watch:
     def _ending(self, rank: _Rank) -> Outcome | None:
         """Return the outcome that the exit of this rank implies; None if it ended with code 0, or if this process killed it."""
         code = rank.process.returncode
-        verdict = self._verdict(rank)
-        if verdict is not None:
-            if verdict == exit_codes.RANK_LOST:
-                return Outcome(verdict, "a rank lost another process", reported=True)
-            if verdict == exit_codes.REPLICAS_DIFFER:
-                return Outcome(verdict, "the ranks hold different weights", reported=True)
-            return Outcome(verdict) if verdict else None
+        code_chosen = self._exit_code(rank)
+        if code_chosen is not None:
+            if code_chosen == exit_codes.RANK_LOST:
+                return Outcome(code_chosen, "a rank lost another process", reported=True)
+            if code_chosen == exit_codes.REPLICAS_DIFFER:
+                return Outcome(code_chosen, "the ranks hold different weights", reported=True)
+            return Outcome(code_chosen) if code_chosen else None
         if rank.killed:
             return None
         if code < 0:
@@ -204,10 +204,10 @@ class _Watch:
             return Outcome(exit_codes.FAILED, text)
         return self._fault(f"rank {rank.number} ended with exit code {code}, before the end of training")
 
-    def _verdict(self, rank: _Rank) -> int | None:
+    def _exit_code(self, rank: _Rank) -> int | None:
         """Return the exit code that the rank has chosen itself; None if foreign code, or a signal, has ended it."""
         if self._heartbeats is not None:
-            return self._heartbeats.of_rank(rank.number).verdict
+            return self._heartbeats.of_rank(rank.number).exit_code
         return rank.process.returncode if rank.process.returncode in exit_codes.KNOWN else None
 
     def _check_heartbeats(self, now: float, heartbeats: Heartbeats) -> None:
@@ -215,22 +215,22 @@ class _Watch:
             if rank.process.returncode is not None or rank.killed:
                 continue
             line = heartbeats.of_rank(rank.number)
-            if line.verdict is not None:
-                rank.verdict_at = rank.verdict_at or now
-                if now - rank.verdict_at > _GRACE_AFTER_VERDICT:
+            if line.exit_code is not None:
+                rank.exit_code_at = rank.exit_code_at or now
+                if now - rank.exit_code_at > _GRACE_AFTER_EXIT_CODE:
                     rank.kill()
                 continue
-            fault = rank.silence.find_fault(now) if rank.silence is not None else None
+            fault = rank.detector.find_fault(now) if rank.detector is not None else None
             if fault is not None:
-                self._end_silent(rank, fault)
+                self._end_hanging(rank, fault)
 
-    def _end_silent(self, rank: _Rank, fault: str) -> None:
+    def _end_hanging(self, rank: _Rank, fault: str) -> None:
         """Let a rank print its stack traces, then kill it."""
         if self._failure is None or self._failure.is_consequence:
             self._failure = Outcome(exit_codes.RANK_LOST, fault)
             self._deadline = time.monotonic() + STACKS_TIME + _GRACE_AFTER_FAILURE
-            assert rank.silence is not None
-            rank.silence.report(fault)
+            assert rank.detector is not None
+            rank.detector.report(fault)
         with suppress(ProcessLookupError):
             rank.process.send_signal(STACKS_SIGNAL)
         with suppress(subprocess.TimeoutExpired):

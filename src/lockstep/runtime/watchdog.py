@@ -21,7 +21,7 @@ from lockstep.processes import heartbeat
 from lockstep.processes.children import module_command, module_environment
 from lockstep.processes.heartbeat import STOPPED_AFTER, Heartbeats
 from lockstep.processes.signals import STACKS_SIGNAL, handled_signals
-from lockstep.runtime.silence import STACKS_TIME, Silence
+from lockstep.runtime.hang_detector import STACKS_TIME, HangDetector
 
 __all__ = ["watchdog"]
 
@@ -82,16 +82,16 @@ def main(file: int, index: int, rank: int, timeout: float) -> None:
     parent = os.getppid()
     for number in handled_signals():  # schedulers send them to all processes of a job
         signal.signal(number, signal.SIG_IGN)
-    silence = Silence(rank, parent, Heartbeats(file, index + 1).of_rank(index), timeout)
+    detector = HangDetector(rank, parent, Heartbeats(file, index + 1).of_rank(index), timeout)
     now = time.monotonic()
     while os.getppid() == parent:
         time.sleep(_POLL)
         before, now = now, time.monotonic()
         if now - before > STOPPED_AFTER:
-            silence.skip(now - before)
-        fault = silence.find_fault(now)
+            detector.skip(now - before)
+        fault = detector.find_fault(now)
         if fault is not None:
-            silence.report(fault)
+            detector.report(fault)
             with suppress(ProcessLookupError):
                 os.kill(parent, STACKS_SIGNAL)
                 time.sleep(STACKS_TIME)

@@ -1,4 +1,4 @@
-"""Silence of a rank: how long its heartbeat has stood still, when to warn, and when to end the rank."""
+"""Detection of ranks that hang: how long the heartbeat of a rank has not changed, when to warn, and when to end the rank."""
 
 import sys
 import time
@@ -7,23 +7,23 @@ from pathlib import Path
 from lockstep.processes.heartbeat import Heartbeat
 from lockstep.processes.host_name import host_name
 
-__all__ = ["STACKS_TIME", "Silence"]
+__all__ = ["STACKS_TIME", "HangDetector"]
 
 STACKS_TIME = 0.5
-"""Seconds that a silent rank has to print its stack traces before it is killed."""
+"""Seconds that a hanging rank has to print its stack traces before it is killed."""
 _START_LIMIT = 60.0
 """Smallest timeout in seconds of a rank before its first iteration: it imports PyTorch, which takes long on a busy machine."""
 _WARN_AFTER, _WARN_AT_START = 10.0, 40.0
-"""Least seconds of silence for a warning: in an iteration, and before the first one, while a rank imports PyTorch."""
+"""Least seconds without a heartbeat for a warning: in an iteration, and before the first one, while a rank imports PyTorch."""
 _WARN_FACTOR = 50.0
-"""Multiple of the longest silence so far, in the same stage, for a warning."""
+"""Multiple of the longest time without a heartbeat so far, in the same stage, for a warning."""
 
 
-class Silence:
-    """Silence of one rank, which another process of its host watches."""
+class HangDetector:
+    """Detects that one rank hangs. It belongs to another process of the same host."""
 
     def __init__(self, rank: int, process: int, heartbeat: Heartbeat, timeout: float) -> None:
-        """Begin to watch. `timeout` is the number of seconds that a rank may be silent in an iteration."""
+        """Begin to watch. `timeout` is the number of seconds without a heartbeat that a rank may take in an iteration."""
         self._rank = rank
         self._process = process
         self._heartbeat = heartbeat
@@ -32,7 +32,7 @@ class Silence:
         self._last_sign = time.monotonic()
         self._stage = "start"
         self._longest: dict[str, float] = {}
-        """The longest silence so far, in seconds, by stage."""
+        """The longest time without a heartbeat so far, in seconds, by stage."""
         self._warned = False
 
     def skip(self, seconds: float) -> None:
@@ -40,19 +40,19 @@ class Silence:
         self._last_sign += seconds
 
     def find_fault(self, now: float) -> str | None:
-        """Return the fault if the rank has been silent for too long. Print a warning once it is silent for much longer than before."""
+        """Return the fault if the rank has had no heartbeat for too long. Print a warning once it takes much longer than before."""
         line = self._heartbeat
-        silence, signs = now - self._last_sign, line.signs
+        elapsed, signs = now - self._last_sign, line.signs
         if signs != self._signs or (line.waiting and not self.is_stopped()):
-            self._longest[self._stage] = max(silence, self._longest.get(self._stage, 0.0))
+            self._longest[self._stage] = max(elapsed, self._longest.get(self._stage, 0.0))
             self._signs, self._last_sign, self._stage, self._warned = signs, now, line.stage, False
-        elif silence > (self._timeout if line.iteration else max(self._timeout, _START_LIMIT)):
+        elif elapsed > (self._timeout if line.iteration else max(self._timeout, _START_LIMIT)):
             what = "was stopped by a signal" if self.is_stopped() else "did not move"
-            where = f"{silence:.0f} s in {line.place()}"
+            where = f"{elapsed:.0f} s in {line.place()}"
             return f"rank {self._rank} on host {host_name()} {what} for {where} (see runtime.timeout)"
-        elif not self._warned and silence > self._warn_after():
+        elif not self._warned and elapsed > self._warn_after():
             self._warned = True
-            text = f"rank {self._rank} has not moved for {silence:.0f} s in {line.place()}; it is ended after runtime.timeout"
+            text = f"rank {self._rank} has not moved for {elapsed:.0f} s in {line.place()}; it is ended after runtime.timeout"
             print(f"lockstep: {text} = {self._timeout:g} s", file=sys.stderr, flush=True)
         return None
 

@@ -112,9 +112,11 @@ def test_curiosity_rewards_of_images_as_kernels(kind: str) -> None:
         agent = Agent(SEEN, PolicyConfig(encoder="impala"), False, 1, torch.float64, curiosity=curiosity)
         if kernel:
             agent.use_kernels(interpreted)
-        method, rollout = agent.curiosity, rollout_of_method(SEEN, 9, 4)
+        method = agent.curiosity
         assert method is not None
-        for _ in range(2):  # kernels that exist use the present statistics
+        for brightest in (255, 31):  # kernels that exist use the present statistics
+            rollout = rollout_of_method(SEEN, 9, 4)
+            rollout.pixels.clamp_(max=brightest)
             method.observe([rollout], lambda sums: sums.sum(0))
             transitions = method.transitions(rollout)
             states = [method.initial_state(4)]

@@ -135,6 +135,7 @@ def test_values_that_are_not_finite_spread_to_what_depends_on_them() -> None:
         ),
         (lambda x: functional.conv1d(x[0], x[0]), "convolutions that are transposed, grouped or not two-dim"),
         (lambda x: functional.max_pool2d(x, 2, ceil_mode=True), "max-pooling in ceil mode"),
+        (lambda x: functional.max_pool2d(x, 2, return_indices=True)[1] * x[:, :, :1, :1], "indices of max-pooling"),
         (lambda x: functional.conv2d(x, x[:, :, ::2]), "convolutions whose filters are not contiguous"),
     ],
 )

@@ -101,6 +101,13 @@ def test_compiled_run_without_a_compiler(monkeypatch: pytest.MonkeyPatch) -> Non
     assert start_warnings(CONFIG, CONFIG) == []
 
 
+def test_run_with_kernels_goes_on_without_them_on_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(start, "resolve_devices", lambda runtime: runtime)
+    monkeypatch.setattr(start, "check_runtime", lambda *arguments: None)
+    config = decode({"runtime": {"compile": "on", "device": "cuda"}}, CONFIG)
+    assert resolve_resume(config, None, 1).config.runtime.compile == "off"
+
+
 def test_run_without_checkpoints_begins_again(tmp_path: Path) -> None:
     folder = folder_of(tmp_path)
     _, config = open_run(folder.path)

@@ -1,4 +1,4 @@
-"""Tests of the store whose clients prove that they know a secret, and of unauthenticated who connect to it."""
+"""Tests of the store whose clients prove that they know a secret, and of clients that do not."""
 
 import json
 import socket
@@ -27,7 +27,7 @@ JUNK = [
     b"\xff\xff\xff\xff" + b"\xff" * 8,  # announces 16 EiB
     b"\0\0\0\2[]",
 ]
-"""What unauthenticated send."""
+"""What clients send that are not authenticated."""
 
 
 @pytest.fixture(name="address")
@@ -126,29 +126,51 @@ def test_strangers_get_nothing_and_disturb_nothing(address: tuple[str, int], mon
     monkeypatch.setattr(authenticated_store, "_AUTHENTICATION_SECONDS", 1)
     store = connect(address)
     store.set("key", "private value")
-    unauthenticated = [socket.create_connection(address) for _ in range(3 * len(JUNK))]
+    clients = [socket.create_connection(address) for _ in range(3 * len(JUNK))]
     heard = b""
-    for stranger, junk in zip(unauthenticated, 3 * JUNK, strict=True):
-        stranger.sendall(junk)
+    for client, junk in zip(clients, 3 * JUNK, strict=True):
+        client.sendall(junk)
     assert connect(address).get("key") == b"private value"
-    for stranger in unauthenticated:
-        stranger.settimeout(20)
+    for client in clients:
+        client.settimeout(20)
         with suppress(ConnectionError):
-            while part := stranger.recv(
-                1000
-            ):  # the store closes the connection, at the latest after the time for a proof
+            # the store closes the connection, at the latest after the time for a proof
+            while part := client.recv(1000):
                 heard += part
-        stranger.close()
+        client.close()
     assert b"private" not in heard
     assert store.get("key") == b"private value"
 
 
 def test_idle_strangers_do_not_keep_ranks_out(address: tuple[str, int], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(authenticated_store, "_AUTHENTICATION_SECONDS", 1)
-    unauthenticated = [socket.create_connection(address) for _ in range(100)]
+    clients = [socket.create_connection(address) for _ in range(100)]
     assert not connect(address).check(["key"])
-    for stranger in unauthenticated:
-        stranger.close()
+    for client in clients:
+        client.close()
+
+
+def test_connections_that_fail_at_once_do_not_keep_ranks_out(
+    address: tuple[str, int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As those that a port scanner resets before the store has set their options."""
+    make, failures = authenticated_store._as_connection, []
+
+    def fail(accepted: socket.socket) -> object:
+        if accepted.getsockname()[1] != address[1]:
+            return make(accepted)
+        accepted.close()
+        failures.append(accepted.fileno())
+        raise OSError
+
+    monkeypatch.setattr(authenticated_store, "_as_connection", fail)
+    count = 2 * authenticated_store._MOST_UNAUTHENTICATED
+    for number in range(count):
+        socket.create_connection(address).close()
+        while len(failures) <= number:
+            time.sleep(0.001)
+    monkeypatch.setattr(authenticated_store, "_as_connection", make)
+    assert not connect(address).check(["key"])
 
 
 @pytest.mark.parametrize(

@@ -171,8 +171,8 @@ class Agent:
         """Act, evaluate observations, and compute curiosity rewards by interpreted kernels, which `make` makes, if this agent `has_kernels`."""
         if self.device.type == "cpu" and self.has_kernels:
             kernels, bound = RowKernels(make), self._bound if self.spaces.continuous_size else None
-            inputs = self.policy, self.distribution, self.normalize, bound, kernels, self.spaces.pixel_count
-            self._kernels = PolicyKernels(*inputs)
+            pixel_count = self.spaces.pixel_count
+            self._kernels = PolicyKernels(self.policy, self.distribution, self.normalize, bound, kernels, pixel_count)
             if self.curiosity is not None:
                 self.curiosity.kernels = kernels
 

@@ -102,7 +102,8 @@ class PolicyKernels:
         )
 
     def _step_formula(self, observations: Tensor, *others: Tensor) -> tuple[Tensor, ...]:
-        pixels, (noise, *state) = others[0] if self._pixel_count else None, others[bool(self._pixel_count) :]
+        pixels, others = (others[0], others[1:]) if self._pixel_count else (None, others)
+        noise, *state = others
         policy, rows = self._policy, self._normalize(observations)
         step = policy.unrolled_step(rows, state[0], pixels) if state else policy.head(rows, pixels)
         head, memory = step[0], [tensor for tensor in step[1:] if tensor is not None]

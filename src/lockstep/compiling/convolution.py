@@ -13,11 +13,11 @@ from lockstep.compiling.values import Unsupported, Value, View, collapse
 __all__: list[str] = []
 
 _CACHED = 2**16
-"""Numbers of the gradient of images that are computed at a time: they stay in the cache while every position of the filters adds to them."""
+"""Elements of the gradient of images that are computed at a time: they stay in the cache while every position of the filters adds to them."""
 _MOST_ZEROS = 1.25
-"""Greatest number of positions per gradient for which zeros between and around gradients are multiplied as well."""
+"""Greatest ratio of the sizes of images and gradients for which the gradient of images is a convolution of the padded gradients."""
 _ROWS = (0, 2, 3, 1)
-"""Dimensions of images `[N, C, H, W]` in the order `[N, H, W, C]`, in which their numbers are in memory."""
+"""Dimensions of images `[N, C, H, W]` in the order `[N, H, W, C]`, that of their elements in memory."""
 _IMAGES = (0, 3, 1, 2)
 """The inverse of _ROWS."""
 
@@ -80,7 +80,7 @@ def _convolution_backward(lowering: Lowering, call: Call) -> None:
 
 
 def _filters_gradient(lowering: Lowering, gradient: View, patches: View, result: Tensor) -> None:
-    """Add up the products of gradients `[N, Y, X, O]` and numbers `[N, Y, X, I, J, C]` of the images."""
+    """Add up the products of gradients `[N, Y, X, O]` and patches `[N, Y, X, I, J, C]` of the images."""
     left, right = _permuted(patches, (3, 4, 5, 0, 1, 2)), _flattened(gradient, 3)
     product = View.contiguous(Value(result.numel()), (*left.sizes[:3], right.sizes[1]))
     lowering.builder.indexed_product(left, right, product)
@@ -91,16 +91,15 @@ def _filters_gradient(lowering: Lowering, gradient: View, patches: View, result:
 @lowers("max_pool2d_with_indices")
 def _max_pool(lowering: Lowering, call: Call) -> None:
     images, *arguments = call.args
-    result, (geometry, size) = call.results[0], _pooling(*arguments)
-    patches = geometry.patches(
-        _padded(lowering, _rows(lowering, images), geometry.padding, -math.inf), result.shape[2:], size
-    )
-    _define(lowering, result, _maximum(lowering, patches))
+    (result, indices), (geometry, size) = call.results, _pooling(*arguments)
+    padded = _padded(lowering, _rows(lowering, images), geometry.padding, -math.inf)
+    _define(lowering, result, _maximum(lowering, geometry.patches(padded, result.shape[2:], size)))
+    lowering.refuse(indices, "indices of max-pooling")
 
 
 @lowers("max_pool2d_with_indices_backward")
 def _max_pool_backward(lowering: Lowering, call: Call) -> None:
-    """Add the gradient of each maximum to its place, the first one if several numbers are equal."""
+    """Add the gradient of each maximum to its element, the first one if several are equal. The indices are not used."""
     gradient, images, *arguments, _ = call.args
     result, (geometry, size) = call.results[0], _pooling(*arguments)
     rows, builder = _contiguous_rows(lowering, gradient), lowering.builder
@@ -133,7 +132,7 @@ def _pooling(
 
 
 def _maximum(lowering: Lowering, patches: View) -> View:
-    """Return the maximum `[N, Y, X, C]` of numbers `[N, Y, X, I, J, C]`."""
+    """Return the maximum `[N, Y, X, C]` of patches `[N, Y, X, I, J, C]`."""
     views = [_selected(patches, {3: i, 4: j}) for i, j in itertools.product(*map(range, patches.sizes[3:5]))]
     sizes = views[0].sizes
     maximum = lowering.builder.apply("assign", sizes, views[:1])
@@ -143,7 +142,7 @@ def _maximum(lowering: Lowering, patches: View) -> View:
 
 
 def _images_gradient(lowering: Lowering, gradient: View, filters: View, result: Tensor, geometry: _Geometry) -> None:
-    """Multiply gradients `[N, Y, X, O]` and filters `[O, C, I, J]`."""
+    """Compute the gradient of images from gradients `[N, Y, X, O]` and filters `[O, C, I, J]`."""
     reach = [(size - 1) * by for size, by in zip(filters.sizes[2:], geometry.dilation, strict=True)]
     around = [to - by for to, by in zip(reach, geometry.padding, strict=True)]
     is_dense = math.prod(result.shape[2:]) <= _MOST_ZEROS * math.prod(gradient.sizes[1:3])
@@ -163,7 +162,7 @@ def _images_gradient(lowering: Lowering, gradient: View, filters: View, result: 
 
 
 def _scatter_gradient(lowering: Lowering, gradient: View, filters: View, result: Tensor, geometry: _Geometry) -> None:
-    """Compute `_images_gradient`: add the products to the images, one position of the filters after the other."""
+    """Compute `_images_gradient` by adding the products for each position of the filters to the images, one position after the other."""
     count, channels, height, width = result.shape
     padding = geometry.padding
     images = _filled(lowering, (count, height + 2 * padding[0], width + 2 * padding[1], channels), 0)

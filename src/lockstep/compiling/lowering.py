@@ -39,6 +39,8 @@ class Lowering:
             for index, argument in enumerate(arguments)
         }
         self._sources: list[Tensor] = []
+        self._unsupported: dict[int, str] = {}
+        """What the storages of results hold that are not computed."""
 
     def has(self, tensor: Tensor) -> bool:
         """Return True if a tensor is an argument, or has been computed."""
@@ -47,9 +49,15 @@ class Lowering:
     def view(self, tensor: Tensor) -> View:
         """Return the view that corresponds to a tensor."""
         value = self._values.get(storage_of(tensor))
+        if storage_of(tensor) in self._unsupported:
+            raise Unsupported(self._unsupported[storage_of(tensor)])
         if value is None:
             value = self._values[storage_of(tensor)] = self._capture(tensor)
         return View(value, int(tensor.storage_offset()), tuple(tensor.shape), tuple(tensor.stride()))
+
+    def refuse(self, tensor: Tensor, what: str) -> None:
+        """Let every later use of a result raise Unsupported, which names `what`: the tensor would be captured with its present content."""
+        self._unsupported[storage_of(tensor)] = what
 
     def _capture(self, tensor: Tensor) -> Value:
         """Make the storage of a tensor that no call has computed an array of the program."""

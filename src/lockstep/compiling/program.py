@@ -149,7 +149,7 @@ class Builder:
         self._items.append(_Single(kind, tuple(words), [view.value for view in reads], [target]))
 
     def copy(self, source: View, target: View, adds: bool = False) -> None:
-        """Copy a view to another one with the same sizes, or add it. Nothing may have read the target's value yet."""
+        """Copy a view to another one with the same sizes or, if it `adds`, add it. No other instruction may have read the target's value yet."""
         if source.sizes != target.sizes:
             raise ValueError(f"a copy of {source.sizes} to {target.sizes}")
         order = sorted(range(len(target.sizes)), key=lambda dim: -target.strides[dim])  # that of the target's memory
@@ -198,10 +198,10 @@ class Builder:
     def indexed_product(
         self, left: View, right: View, result: View, bias: View | None = None, adds: bool = False
     ) -> None:
-        """Multiply matrices, and add a contiguous row `bias` `[N]`, or, if it `adds`, what the result holds.
+        """Multiply matrices, and add a contiguous row `bias` `[N]` or, if it `adds`, the present content of the result.
 
-        The dimensions of `left` are those of the result's rows, `[*M, *K]`, then inner ones. `right` is `[K, N]`, where K is the product of
-        the inner sizes. `result` is `[*M, N]`, with contiguous rows. Nothing may have read its value yet.
+        `left` is `[*M, *K]`: the dimensions of the result's rows, then the inner ones. `right` is `[K, N]`, where K is the product of
+        the inner sizes. `result` is `[*M, N]`, with contiguous rows. No other instruction may have read its value yet.
         """
         dims = len(result.sizes) - 1
         (inner, width), sizes = right.sizes, left.sizes

@@ -67,6 +67,8 @@ class OrderedGradient:
         self._group = group
         self._make_kernel = make_kernel
         self._has_kernels = agent.has_kernels and make_kernel is not eager
+        self._block_sizes: dict[torch.Size, int] = {}
+        """Rows of the blocks of parts, by the shapes of their rows: to compute them for every part would take 5% of a small gradient."""
         self._kernels: dict[tuple[torch.Size, TrainMask], tuple[Kernel, list[tuple[torch.Size, torch.dtype]]]] = {}
         """Kernels, and shapes and dtypes of the fields of a part that they take."""
 
@@ -106,15 +108,21 @@ class OrderedGradient:
 
         A GPU computes all rows at once, and sequences are not split.
         """
-        rows, fields = part.rows, [field for field in part if field is not None]
-        if not self._has_kernels or rows.is_cuda or part.states is not None:
+        count, shape = len(part.rows), part.rows.shape
+        if shape not in self._block_sizes:
+            self._block_sizes[shape] = self._block_size(part)
+        size = self._block_sizes[shape]
+        if size >= count:
             return [part]
-        count, stride = math.ceil(len(rows) / rows_per_call(*fields)), predictor_stride(self._agent)
-        if count <= 1:
-            return [part]
-        size = math.ceil(len(rows) / count / stride) * stride
         blocks = [[None] * count if field is None else field.split(size) for field in part]
         return [Part(*fields) for fields in zip(*blocks, strict=False)]
+
+    def _block_size(self, part: Part) -> int:
+        rows, fields = len(part.rows), [field for field in part if field is not None]
+        if not self._has_kernels or part.rows.is_cuda or part.states is not None:
+            return rows
+        count, stride = math.ceil(rows / rows_per_call(*fields)), predictor_stride(self._agent)
+        return math.ceil(rows / max(1, count) / stride) * stride
 
     def make_kernels(self, part: Part, trained: TrainMask) -> None:
         """Make the kernels for parts with the shapes of `part`."""

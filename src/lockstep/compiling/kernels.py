@@ -28,7 +28,7 @@ MakeKernel = Callable[[Formula, Sequence[Tensor]], Kernel]
 
 def rows_per_call(*rows: Tensor) -> int:
     """Return into how many rows `[N, …]` arguments of an interpreted kernel are to be split at most."""
-    return max(1, min([MOST_ROWS, *(_NUMBERS // max(1, tensor[0].numel()) for tensor in rows if len(tensor))]))
+    return max(1, min([MOST_ROWS, *(_NUMBERS // max(1, tensor.shape[1:].numel()) for tensor in rows)]))
 
 
 def eager(formula: Formula, examples: Sequence[Tensor]) -> Kernel:

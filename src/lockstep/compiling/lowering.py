@@ -40,7 +40,7 @@ class Lowering:
         }
         self._sources: list[Tensor] = []
         self._unsupported: dict[int, str] = {}
-        """What the storages of results hold that are not computed."""
+        """Descriptions of the results that are not computed, by storage."""
 
     def has(self, tensor: Tensor) -> bool:
         """Return True if a tensor is an argument, or has been computed."""

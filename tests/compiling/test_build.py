@@ -4,6 +4,7 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 from pathlib import Path
@@ -64,6 +65,19 @@ def test_libraries_with_the_same_lock_are_built_one_after_the_other(tmp_path: Pa
     alone = script(f"mkdir {tmp_path}/running; sleep 0.05; rmdir {tmp_path}/running; {WRITE}")
     build_missing(dict.fromkeys(libraries, alone), never)
     assert [find_defect(library) for library in libraries] == [None] * 3
+
+
+def test_lock_is_released_if_a_build_cannot_start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def mkdtemp(**words: object) -> str:
+        raise PermissionError(13, "Permission denied")
+
+    library = tmp_path / "a1.so"
+    with monkeypatch.context() as patch:
+        patch.setattr(tempfile, "mkdtemp", mkdtemp)
+        with pytest.raises(PermissionError):
+            build_missing({library: script(WRITE)}, never)
+    build_missing({library: script(WRITE)}, never)
+    assert find_defect(library) is None
 
 
 def test_a_failure_ends_the_other_builds(tmp_path: Path) -> None:

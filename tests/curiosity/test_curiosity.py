@@ -142,7 +142,7 @@ def test_kernels_give_the_same_rewards(kind: str, spaces: Spaces) -> None:
     plain, fast = method_of(kind, spaces), method_of(kind, spaces)
     fast.kernels, made = RowKernels(interpreted), 0
     for iteration in range(3):
-        rollout = rollout_of(spaces, 67, 5, f"{iteration}")  # two blocks of different sizes
+        rollout = rollout_of(spaces, 67, 5, f"{iteration}")  # two blocks that overlap
         for method in (plain, fast):
             method.observe([rollout], ordered_sum)
             with torch.no_grad():  # a step of training, in place

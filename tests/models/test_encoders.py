@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from lockstep.models.encoders import ImageEncoder, _FlattenChannelsLast, convolutions
-from lockstep.models.registry import encoder_factory, encoder_names
+from lockstep.models.registry import encoder_factory
 from lockstep.models.settings import PolicyConfig
 from lockstep.randomness import stream
 
@@ -27,10 +27,6 @@ def encoder_of(name: str, feature_size: int, *images: tuple[int, int, int], **se
 def pixels(count: int, *shapes: tuple[int, int, int]) -> tuple[Tensor, ...]:
     random = stream(1, "pixels")
     return tuple(torch.from_numpy(random.integers(0, 256, (count, *shape), dtype=np.uint8)) for shape in shapes)
-
-
-def test_built_in_encoders() -> None:
-    assert encoder_names()[:3] == ("nature", "impala", "grid")
 
 
 @pytest.mark.parametrize(

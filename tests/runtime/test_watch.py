@@ -73,6 +73,16 @@ def test_error_that_would_come_back_is_no_fault(watched: Watched, code: int) -> 
     assert watched(f"end({code})", "work(0.3); end(4)") == Outcome(code, "", 5)
 
 
+def test_ranks_that_hang_together_print_their_stacks_together(
+    watched: Watched, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pauses: list[float] = []
+    monkeypatch.setattr(module._Watch, "_skip_pause", lambda watch, seconds: pauses.append(seconds))
+    outcome = watched(*["time.sleep(60)"] * 6)
+    assert (outcome.code, pauses) == (RANK_LOST, []), "waiting for stacks must not look like a pause of the launcher"
+    assert capfd.readouterr().err.count('File "<string>"') == 6
+
+
 @pytest.mark.parametrize("code", [0, 2, 75])
 def test_exit_code_of_foreign_code_is_a_fault(watched: Watched, code: int) -> None:
     fault = f"rank 1 ended with exit code {code}, before the end of training"

@@ -6,6 +6,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
 
@@ -75,9 +76,13 @@ class _Build:
         """Start to build. `lock` is the descriptor of the lock, which `close` releases."""
         self._library = library
         self._lock = lock
-        clean_up(library)
-        self._folder = Path(tempfile.mkdtemp(dir=library.parent, prefix=f"building-{lock_key(library)}-"))
-        self._child = Child(partial(_compile, command, self._folder))
+        with ExitStack() as stack:
+            stack.callback(release, lock)
+            clean_up(library)
+            self._folder = Path(tempfile.mkdtemp(dir=library.parent, prefix=f"building-{lock_key(library)}-"))
+            stack.callback(shutil.rmtree, self._folder, ignore_errors=True)
+            self._child = Child(partial(_compile, command, self._folder))
+            stack.pop_all()
 
     def is_done(self) -> bool:
         """Return True if the library has been built, and put it into the cache. Raises CompilerFailed if it can't be built."""

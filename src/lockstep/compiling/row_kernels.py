@@ -33,12 +33,16 @@ class RowKernels:
         self._kernels: dict[tuple[Hashable, ...], InterpretedKernel] = {}
 
     def compute(self, name: Hashable, formula: Formula, *arguments: Tensor) -> list[Tensor]:
-        """Compute a formula of rows `[N, …]`, whose results are `[N, …]`, in blocks of one size, or two. N must not be 0."""
+        """Compute a formula of rows `[N, …]`, whose results are `[N, …]`, in blocks of one size. N must not be 0.
+
+        The rows must not depend on each other: the last block begins earlier than the previous one ends, if N is not a multiple of the size.
+        """
         arguments, count = tuple(argument.contiguous() for argument in arguments), len(arguments[0])
-        size = math.ceil(count / math.ceil(count / rows_per_call(*arguments)))
+        size = _block_size(count, rows_per_call(*arguments))
         results: list[Tensor] = []
-        for start in range(0, count, size):
+        for begin in range(0, count, size):
             beat()  # all images of a rollout take long
+            start = min(begin, count - size)
             block = [argument[start : start + size] for argument in arguments]
             kernel = self.kernel(name, formula, block)
             results = results or [arguments[0].new_empty(count, *shape[1:]) for shape in kernel.shapes]
@@ -52,3 +56,12 @@ class RowKernels:
             with torch.no_grad():
                 self._kernels[key] = self.make(formula, arguments)
         return self._kernels[key]
+
+
+def _block_size(count: int, most: int) -> int:
+    """Return the number of rows of each block of `count` rows, at most `most`.
+
+    Sizes are multiples of 16 where possible, so that few kernels are traced if the number of rows is another one in each iteration (`plan.preempt`).
+    """
+    even = math.ceil(count / math.ceil(count / most))
+    return min(count, most, math.ceil(even / 16) * 16)

@@ -88,5 +88,5 @@ def store_rest(folder: RunFolder, config: RunConfig) -> None:
 def _one_line() -> Iterator[None]:
     try:
         yield
-    except StoreFailed as error:
+    except (StoreFailed, OSError) as error:
         raise ValueError(f"run.store: {error}") from None

@@ -20,11 +20,9 @@ __all__ = [
     "EncoderFactory",
     "Kind",
     "core_factory",
-    "core_names",
     "defined_in",
     "distribution_factory",
     "encoder_factory",
-    "encoder_names",
     "is_registered",
     "register_core",
     "register_distribution",
@@ -122,16 +120,6 @@ def registrable_names(config: PolicyConfig) -> list[tuple[Kind, str]]:
 def registered_names() -> list[tuple[Kind, str]]:
     """Return the kinds and names that users have registered."""
     return [(kind, name) for kind in _FACTORIES for name in _FACTORIES[kind] if is_registered(kind, name)]
-
-
-def core_names() -> tuple[str, ...]:
-    """Return the names of all cores, built-in ones first."""
-    return tuple(_CORES)
-
-
-def encoder_names() -> tuple[str, ...]:
-    """Return the names of all encoders, built-in ones first."""
-    return tuple(_ENCODERS)
 
 
 def defined_in(kind: Kind, name: str) -> str | None:

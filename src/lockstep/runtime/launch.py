@@ -39,10 +39,10 @@ def launch(command: Sequence[str], ranks: int, config: RuntimeConfig) -> Outcome
     folder = unique_folder()
     try:
         files = _create_files(ranks, config)
-        heartbeats = Heartbeats(files[0], ranks) if files else None
         # signals stay pending until the ranks have their handlers, and until this process forwards signals to them
         previous_mask = signal.pthread_sigmask(signal.SIG_BLOCK, handled_signals())
         try:
+            heartbeats = Heartbeats(files[0], ranks) if files else None
             environment = own_environment()
             if config.bits == "portable":
                 environment = portable_environment(environment)

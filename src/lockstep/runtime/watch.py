@@ -211,6 +211,8 @@ class _Watch:
         return rank.process.returncode if rank.process.returncode in exit_codes.KNOWN else None
 
     def _check_heartbeats(self, now: float, heartbeats: Heartbeats) -> None:
+        """Kill ranks that hang, and those that have chosen an exit code long ago."""
+        hanging = []
         for rank in self._ranks:
             if rank.process.returncode is not None or rank.killed:
                 continue
@@ -222,20 +224,19 @@ class _Watch:
                 continue
             fault = rank.detector.find_fault(now) if rank.detector is not None else None
             if fault is not None:
-                self._end_hanging(rank, fault)
+                self._note_hanging(rank, fault)
+                hanging.append(rank)
+        if hanging:
+            _end_with_stacks(hanging)
+            self._now = time.monotonic()
 
-    def _end_hanging(self, rank: _Rank, fault: str) -> None:
-        """Let a rank print its stack traces, then kill it."""
+    def _note_hanging(self, rank: _Rank, fault: str) -> None:
+        """Print the fault of a rank that hangs, unless another fault is the cause."""
         if self._failure is None or self._failure.is_consequence:
             self._failure = Outcome(exit_codes.RANK_LOST, fault)
             self._deadline = time.monotonic() + STACKS_TIME + _GRACE_AFTER_FAILURE
             assert rank.detector is not None
             rank.detector.report(fault)
-        with suppress(ProcessLookupError):
-            rank.process.send_signal(STACKS_SIGNAL)
-        with suppress(subprocess.TimeoutExpired):
-            rank.process.wait(STACKS_TIME)
-        rank.kill()
 
     def _check_stop(self, now: float) -> None:
         """End the ranks if they have not stopped some time after a signal."""
@@ -261,3 +262,15 @@ class _Watch:
 
     def _fault(self, text: str) -> Outcome:
         return Outcome(exit_codes.RANK_LOST, text)
+
+
+def _end_with_stacks(ranks: Sequence[_Rank]) -> None:
+    """Let ranks print their stack traces at the same time, then kill them."""
+    for rank in ranks:
+        with suppress(ProcessLookupError):
+            rank.process.send_signal(STACKS_SIGNAL)
+    end = time.monotonic() + STACKS_TIME
+    for rank in ranks:
+        with suppress(subprocess.TimeoutExpired):
+            rank.process.wait(max(0.0, end - time.monotonic()))
+        rank.kill()

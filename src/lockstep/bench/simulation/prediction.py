@@ -58,8 +58,6 @@ class Prediction:
     """Seconds per iteration of the ranks that only play, as `player_t_*`; empty if there are none."""
     stragglers: float
     """Seconds per iteration between the mean and the last rank, at the end of rollouts and of updates."""
-    reduced_bytes: float
-    """Bytes of one row of gradients."""
 
 
 def plan_of(config: PlanConfig, ranks: int, shards: int, weak: bool) -> Plan:
@@ -143,7 +141,6 @@ def predict(workload: Workload, config: PlanConfig, plan: Plan, cluster: Cluster
         phases=_with_wait(rank0, seconds),
         player_phases=_with_wait(players, seconds) if players else {},
         stragglers=timeline.stragglers,
-        reduced_bytes=float(workload.gradient_numbers * workload.itemsize),
     )
 
 

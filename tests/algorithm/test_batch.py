@@ -66,7 +66,7 @@ def test_images_by_row_number(numbers: list[int], images: list[int], next_images
 
 
 def batch_of(**settings: object) -> Batch:
-    """Create a batch of four rows and one part, with two epochs of two minibatches of two samples."""
+    """Create a batch of four rows and one microbatch, with two epochs of two minibatches of two samples."""
     return Batch(
         rows=torch.tensor([[0.0], [1.0], [2.0], [3.0]]),
         order=torch.tensor([[[[3, 1], [0, 2]], [[2, 3], [1, 0]]]]),
@@ -79,21 +79,31 @@ def batch_of(**settings: object) -> Batch:
 def test_minibatches_in_the_order_of_every_epoch() -> None:
     minibatches = list(batch_of().minibatches())
     assert [(minibatch.epoch, minibatch.samples) for minibatch in minibatches] == [(0, 2), (0, 1), (1, 2), (1, 2)]
-    assert [minibatch.parts[0].rows.flatten().tolist() for minibatch in minibatches] == [[3, 1], [0, 2], [2, 3], [1, 0]]
-    part = minibatches[0].parts[0]
-    assert (part.pixels, part.states, part.next_pixels) == (None, None, None)
+    assert [minibatch.microbatches[0].rows.flatten().tolist() for minibatch in minibatches] == [
+        [3, 1],
+        [0, 2],
+        [2, 3],
+        [1, 0],
+    ]
+    microbatch = minibatches[0].microbatches[0]
+    assert (microbatch.pixels, microbatch.states, microbatch.next_pixels) == (None, None, None)
 
 
 def test_minibatches_of_images() -> None:
     images = ImageRows([torch.arange(6, dtype=torch.uint8).view(6, 1)], count=2)
-    (part,) = next(batch_of(pixels=images, needs_next_pixels=True).minibatches()).parts
-    assert part.pixels.flatten().tolist() == [3, 1]
-    assert part.next_pixels.flatten().tolist() == [5, 3]
-    (part,) = next(batch_of(pixels=images).minibatches()).parts
-    assert part.next_pixels is None
+    (microbatch,) = next(batch_of(pixels=images, needs_next_pixels=True).minibatches()).microbatches
+    assert microbatch.pixels.flatten().tolist() == [3, 1]
+    assert microbatch.next_pixels.flatten().tolist() == [5, 3]
+    (microbatch,) = next(batch_of(pixels=images).minibatches()).microbatches
+    assert microbatch.next_pixels is None
 
 
 def test_initial_states_of_every_epoch() -> None:
     starts = torch.tensor([[[[1], [0]], [[0], [1]]]])  # two sequences of two steps, one per minibatch
     batch = batch_of(starts=starts, initial_states=lambda epoch: torch.tensor([[10.0 * epoch], [10.0 * epoch + 1]]))
-    assert [minibatch.parts[0].states.tolist() for minibatch in batch.minibatches()] == [[[1]], [[0]], [[10]], [[11]]]
+    assert [minibatch.microbatches[0].states.tolist() for minibatch in batch.minibatches()] == [
+        [[1]],
+        [[0]],
+        [[10]],
+        [[11]],
+    ]

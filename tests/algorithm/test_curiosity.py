@@ -53,8 +53,8 @@ def test_gradient_equals_that_of_the_curiosity_loss(kind: str, spaces: Spaces) -
     assert fresh.curiosity is not None
     losses = fresh.curiosity.loss(columns[valid], None).mean(0)
     loss = (losses * torch.tensor(method.weights, dtype=losses.dtype)).sum()
-    parts = list(fresh.curiosity.parts().values())
-    expected = torch.cat([gradient.flatten() for gradient in torch.autograd.grad(loss, parts)])
+    trained = list(fresh.curiosity.trained_parameters().values())
+    expected = torch.cat([gradient.flatten() for gradient in torch.autograd.grad(loss, trained)])
     found = watch.gradients[0][agent.flat.slices["curiosity"]]
     assert expected.abs().max() > 1e-4
     assert torch.allclose(found, expected, rtol=0, atol=1e-10)

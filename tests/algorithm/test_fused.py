@@ -79,18 +79,18 @@ def test_fused_minibatch_is_the_union_of_the_minibatches_of_the_shards() -> None
         )
         for fuse in (False, True)
     )
-    for (_, _, _, parts), (_, _, _, joined) in zip(separate.minibatches(), fused.minibatches(), strict=True):
-        assert len(parts) == SHARDS
+    for (_, _, _, microbatches), (_, _, _, joined) in zip(separate.minibatches(), fused.minibatches(), strict=True):
+        assert len(microbatches) == SHARDS
         (rows,) = joined
-        assert torch.equal(rows.rows, torch.cat([part.rows for part in parts]))
+        assert torch.equal(rows.rows, torch.cat([microbatch.rows for microbatch in microbatches]))
         assert len(rows.rows) == SHARDS * ROWS // CONFIG.minibatches
 
 
 def test_fused_rank_contributes_one_row() -> None:
     class Counting(RecordingGroup):
-        def reduce(self, parts: torch.Tensor, phase: str) -> torch.Tensor:
-            assert len(parts) == 1, phase
-            return super().reduce(parts, phase)
+        def reduce(self, own_rows: torch.Tensor, phase: str) -> torch.Tensor:
+            assert len(own_rows) == 1, phase
+            return super().reduce(own_rows, phase)
 
     group = Counting()
     train(group, range(SHARDS), fused=True)

@@ -1,10 +1,10 @@
-"""The gradient of a minibatch from the sums of its parts."""
+"""The gradient of a minibatch from the sums of its microbatches."""
 
 import pytest
 import torch
 from tests.watched import DISCRETE, agent_of
 
-from lockstep.algorithm.batch import Part, RowScalars
+from lockstep.algorithm.batch import Microbatch, RowScalars
 from lockstep.algorithm.gradient import OrderedGradient
 from lockstep.algorithm.loss import LOSS_SCALARS
 from lockstep.compiling.kernels import MOST_ROWS, interpreted
@@ -25,25 +25,25 @@ def test_kernels_process_large_parts_in_blocks_of_at_most_two_sizes() -> None:
         sizes.append(len(examples[2]))
         return formula
 
-    expected = OrderedGradient(agent, PPOConfig(), Solo())([Part(rows)], aim, (True, True))
+    expected = OrderedGradient(agent, PPOConfig(), Solo())([Microbatch(rows)], aim, (True, True))
     ordered = OrderedGradient(agent, PPOConfig(), Solo(), counting)
-    ordered.make_kernels(Part(rows), (True, True))
+    ordered.make_kernels(Microbatch(rows), (True, True))
     assert sizes == [172, 171]
-    assert torch.allclose(ordered([Part(rows)], aim, (True, True)), expected, rtol=1e-12)
+    assert torch.allclose(ordered([Microbatch(rows)], aim, (True, True)), expected, rtol=1e-12)
     assert sizes == [172, 171], "no kernel is made while training"
 
 
-@pytest.mark.parametrize("parts", [1, 3])
+@pytest.mark.parametrize("microbatches", [1, 3])
 @pytest.mark.parametrize("count", [7, MOST_ROWS + 1, 2 * MOST_ROWS + 3])
-def test_sums_over_blocks_and_parts_are_not_overwritten(count: int, parts: int) -> None:
+def test_sums_over_blocks_and_microbatches_are_not_overwritten(count: int, microbatches: int) -> None:
     """An interpreted kernel writes its results to the same tensors at every call."""
     agent, aim = agent_of(), torch.full((len(LOSS_SCALARS),), 0.5, dtype=torch.float64)
     rows = torch.randn(
-        parts, count, agent.layout.width, dtype=torch.float64, generator=torch.Generator().manual_seed(5)
+        microbatches, count, agent.layout.width, dtype=torch.float64, generator=torch.Generator().manual_seed(5)
     )
     rows[:, :, DISCRETE.observation_size] = 1
-    minibatch = [Part(part) for part in rows]
-    counts = [parts]
+    minibatch = [Microbatch(microbatch) for microbatch in rows]
+    counts = [microbatches]
     expected = OrderedGradient(agent, PPOConfig(), Solo(counts))(minibatch, aim, (True, True))
     found = OrderedGradient(agent, PPOConfig(), Solo(counts), interpreted)(minibatch, aim, (True, True))
     assert torch.allclose(found, expected, rtol=1e-10, atol=1e-12)
@@ -52,14 +52,14 @@ def test_sums_over_blocks_and_parts_are_not_overwritten(count: int, parts: int) 
 @pytest.mark.parametrize("count", [MOST_ROWS + 1, 2 * MOST_ROWS + 3, 3000])
 @pytest.mark.parametrize("share", [0.25, 1 / 7])
 def test_blocks_train_the_predictor_on_the_same_rows(count: int, share: float) -> None:
-    """`curiosity.share` takes every n-th row of a part: blocks of a kernel must start at multiples of n."""
+    """`curiosity.share` takes every n-th row of a microbatch: blocks of a kernel must start at multiples of n."""
     agent = agent_of(curiosity=CuriosityConfig("rnd", share=share))
     rows = torch.randn(count, agent.layout.width, dtype=torch.float64, generator=torch.Generator().manual_seed(5))
     rows[:, DISCRETE.observation_size] = 1
     aim = torch.full((len(LOSS_SCALARS),), 0.5, dtype=torch.float64)
-    expected = OrderedGradient(agent, PPOConfig(), Solo())([Part(rows)], aim, (True, True))
+    expected = OrderedGradient(agent, PPOConfig(), Solo())([Microbatch(rows)], aim, (True, True))
     blocks = OrderedGradient(agent, PPOConfig(), Solo(), lambda formula, examples: formula)
-    assert torch.allclose(blocks([Part(rows)], aim, (True, True)), expected, rtol=1e-10)
+    assert torch.allclose(blocks([Microbatch(rows)], aim, (True, True)), expected, rtol=1e-10)
 
 
 def test_results_of_kernels_show_a_kernel_that_rounds_differently() -> None:
@@ -68,7 +68,7 @@ def test_results_of_kernels_show_a_kernel_that_rounds_differently() -> None:
         gradient = OrderedGradient(agent, PPOConfig(), Solo(), make_kernel)
         for count in (8, MOST_ROWS + 1):
             rows = torch.zeros(count, agent.layout.width, dtype=torch.float64)
-            gradient.make_kernels(Part(rows), (True, True))
+            gradient.make_kernels(Microbatch(rows), (True, True))
         return [*gradient.kernel_results()]
 
     exact, again = (results(lambda formula, examples: formula) for _ in range(2))

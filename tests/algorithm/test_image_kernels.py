@@ -7,7 +7,7 @@ from tests.compiling.formulas import CASES, IMAGES, SMALL_IMAGES, formula_of
 
 from lockstep.algorithm.acting import ActingState
 from lockstep.algorithm.agent import Agent
-from lockstep.algorithm.batch import Part
+from lockstep.algorithm.batch import Microbatch
 from lockstep.algorithm.gradient import OrderedGradient
 from lockstep.compiling import kernels
 from lockstep.compiling.kernels import interpreted
@@ -86,17 +86,17 @@ def test_blocks_of_images_give_the_gradient_of_the_whole_part(monkeypatch: pytes
     _, (_, scalars, rows, pixels, following) = formula_of(
         IMAGES, torch.float64, PolicyConfig(shared=True), PPOConfig(), curiosity, count
     )
-    part = Part(rows, pixels, None, following)
+    microbatch = Microbatch(rows, pixels, None, following)
 
     def counting(formula, examples):
         sizes.append(len(examples[2]))
         return interpreted(formula, examples)
 
-    expected = OrderedGradient(agent, PPOConfig(), Solo())([part], scalars, (True, True))
+    expected = OrderedGradient(agent, PPOConfig(), Solo())([microbatch], scalars, (True, True))
     ordered = OrderedGradient(agent, PPOConfig(), Solo(), counting)
-    ordered.make_kernels(part, (True, True))
+    ordered.make_kernels(microbatch, (True, True))
     assert sizes == [8, 4]
-    torch.testing.assert_close(ordered([part], scalars, (True, True)), expected, rtol=1e-10, atol=1e-10)
+    torch.testing.assert_close(ordered([microbatch], scalars, (True, True)), expected, rtol=1e-10, atol=1e-10)
     assert sizes == [8, 4], "no kernel is made while training"
     assert all(result.isfinite().all() and result.any() for result in ordered.kernel_results())
 

@@ -100,15 +100,15 @@ def test_minibatches_hold_the_images_of_their_rows(fused: bool, share_data: bool
         rollouts, 1, 0.0
     )
     rows = 0
-    for _, _, _, parts in batch.minibatches():
-        for part in parts:
-            assert part.pixels is not None
-            values = agent.policy(part.rows[:, : agent.spaces.observation_size], part.pixels)[1]
-            valid = part.rows[:, -1] > 0
-            assert torch.allclose(values[valid], part.rows[valid, -2], rtol=0, atol=1e-5), (
+    for _, _, _, microbatches in batch.minibatches():
+        for microbatch in microbatches:
+            assert microbatch.pixels is not None
+            values = agent.policy(microbatch.rows[:, : agent.spaces.observation_size], microbatch.pixels)[1]
+            valid = microbatch.rows[:, -1] > 0
+            assert torch.allclose(values[valid], microbatch.rows[valid, -2], rtol=0, atol=1e-5), (
                 "the weights have not changed"
             )
-            rows += len(part.rows)
+            rows += len(microbatch.rows)
     assert rows == CONFIG.epochs * SHARDS * STEPS * COUNT
 
 

@@ -139,13 +139,18 @@ def test_minibatches_are_sequences_with_their_initial_states(
         agent, CONFIG, Solo(), (0, 1), 1, UpdateOptions(share_data=share_data, fused=fused, recompute_states=recompute)
     )(rollouts, 2, 0.0)
     trained = []
-    for _, _, _, parts in batch.minibatches():
-        assert len(parts) == (1 if fused else 2)
-        for part in parts:
-            assert part.states is not None
-            assert len(part.rows) == SEQUENCE * len(part.states)
-            *_, old, weight = part.rows.unbind(1)
-            values = agent.policy(part.rows[:, :3], None, part.states, sequence_resets(part.rows, len(part.states)))[1]
+    for _, _, _, microbatches in batch.minibatches():
+        assert len(microbatches) == (1 if fused else 2)
+        for microbatch in microbatches:
+            assert microbatch.states is not None
+            assert len(microbatch.rows) == SEQUENCE * len(microbatch.states)
+            *_, old, weight = microbatch.rows.unbind(1)
+            values = agent.policy(
+                microbatch.rows[:, :3],
+                None,
+                microbatch.states,
+                sequence_resets(microbatch.rows, len(microbatch.states)),
+            )[1]
             # the weights have not changed, so the values are those that were found while collecting
             assert torch.allclose(values[weight > 0], old[weight > 0], rtol=0, atol=1e-12)
             trained.append(old)

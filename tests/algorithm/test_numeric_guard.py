@@ -158,7 +158,7 @@ def test_places_are_those_of_the_rows(options: dict[str, bool]) -> None:
 
     shares = [(0, 1), (2, 3)]
     ((step,),) = [steps for steps in on_ranks(shares, train) if steps]
-    for row, (environment, place) in zip(step.part.rows, step.places.tolist(), strict=True):
+    for row, (environment, place) in zip(step.microbatch.rows, step.places.tolist(), strict=True):
         rollout = rollouts[environment // COUNT]
         if rollout.valid[place - 1, environment % COUNT]:
             assert torch.equal(row[:3], rollout.observations[place - 1, environment % COUNT])

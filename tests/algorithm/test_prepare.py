@@ -34,7 +34,7 @@ def prepare(group: Group, shards: object, share_data: bool = True) -> Batch:
 
 
 def minibatches_of(batch: Batch) -> list[list[Tensor]]:
-    return [[part.rows for part in parts] for _, _, _, parts in batch.minibatches()]
+    return [[microbatch.rows for microbatch in microbatches] for _, _, _, microbatches in batch.minibatches()]
 
 
 @pytest.mark.parametrize("shares", SHARES.values(), ids=SHARES)
@@ -45,10 +45,12 @@ def test_shared_minibatch_is_a_slice_of_one_permutation(shares: list[tuple[int, 
     for epoch in range(EPOCHS):
         slices = torch.from_numpy(permutations.permutation(SHARDS * ROWS)).chunk(MINIBATCHES)
         for m, expected in enumerate(slices):
-            parts = [part for batch in batches for part in minibatches_of(batch)[epoch * MINIBATCHES + m]]
-            assert len(parts) == SHARDS
-            assert {len(part) for part in parts} == {ROWS // MINIBATCHES}
-            assert torch.equal(torch.cat(parts), separate.rows[expected])
+            microbatches = [
+                microbatch for batch in batches for microbatch in minibatches_of(batch)[epoch * MINIBATCHES + m]
+            ]
+            assert len(microbatches) == SHARDS
+            assert {len(microbatch) for microbatch in microbatches} == {ROWS // MINIBATCHES}
+            assert torch.equal(torch.cat(microbatches), separate.rows[expected])
             weight, advantage = separate.rows[expected, -1], separate.rows[expected, -4]
             valid = advantage[weight == 1]
             for batch in batches:
@@ -72,16 +74,18 @@ def test_advantage_statistics_with_a_mean_far_above_the_deviation(
         gamma=0.0, epochs=EPOCHS, minibatches=MINIBATCHES, recompute_advantages=False
     )  # advantages are the rewards
     batch = Preparation(agent, config, Solo(), range(2), SEED, UpdateOptions())(rollouts, ITERATION, 0.0)
-    for expected, parts in zip(batch.advantage_statistics.flatten(0, 1).tolist(), minibatches_of(batch), strict=True):
-        rows = torch.cat(parts).to(torch.float64)
+    for expected, microbatches in zip(
+        batch.advantage_statistics.flatten(0, 1).tolist(), minibatches_of(batch), strict=True
+    ):
+        rows = torch.cat(microbatches).to(torch.float64)
         valid = rows[rows[:, -1] == 1, -4]
         assert expected == pytest.approx([len(valid), valid.mean().item(), valid.std(correction=0).item()], rel=1e-6)
 
 
 def test_separate_data_stay_with_their_shard() -> None:
     batch = prepare(Solo(), range(SHARDS), share_data=False)
-    for shard, part in enumerate(batch.order):
-        for epoch in part:
+    for shard, microbatch in enumerate(batch.order):
+        for epoch in microbatch:
             assert sorted(epoch.flatten().tolist()) == list(range(shard * ROWS, (shard + 1) * ROWS))
 
 

@@ -102,4 +102,4 @@ def test_ranks_give_the_same_bits(options: dict[str, bool]) -> None:
         return agent.digest()
 
     shares = [[(0, 1, 2, 3)], [(0, 1), (2, 3)], [(0, 1), (2,), (3,)]]
-    assert len({digest for parts in shares for digest in on_ranks(parts, train)}) == 1
+    assert len({digest for share in shares for digest in on_ranks(share, train)}) == 1

@@ -1,4 +1,4 @@
-"""The first number of a gradient step that is not finite: a parameter, an input, an operation, or the sum over all parts."""
+"""The first number of a gradient step that is not finite: a parameter, an input, an operation, or the sum over all microbatches."""
 
 import math
 
@@ -6,12 +6,12 @@ import pytest
 import torch
 from tests.watched import ROWS, agent_of, rollouts_of
 
-from lockstep.algorithm.batch import Part
+from lockstep.algorithm.batch import Microbatch
 from lockstep.algorithm.loss import LOSS_SCALARS
 from lockstep.algorithm.numeric_guard import GradientStep
 from lockstep.algorithm.options import UpdateOptions
 from lockstep.algorithm.prepare import Preparation
-from lockstep.algorithm.trace import Finding, Origin, trace_part, trace_total
+from lockstep.algorithm.trace import Finding, Origin, trace_microbatch, trace_total
 from lockstep.curiosity.settings import CuriosityConfig
 from lockstep.group.solo import Solo
 from lockstep.ppo.settings import PPOConfig
@@ -22,17 +22,17 @@ SCALARS = torch.tensor([0.0, 1.0, 0.2, 0.0, 1.0], dtype=torch.float64)
 BOTH = (True, True)
 
 
-def part_of(agent, shards: int = 1) -> Part:
+def microbatch_of(agent, shards: int = 1) -> Microbatch:
     prepare = Preparation(agent, CONFIG, Solo(), range(shards), 1, UpdateOptions())
-    return next(prepare(rollouts_of(agent, shards), 3, 0.0).minibatches()).parts[0]
+    return next(prepare(rollouts_of(agent, shards), 3, 0.0).minibatches()).microbatches[0]
 
 
 def test_a_finite_step_has_no_finding() -> None:
     agent = agent_of()
-    part = part_of(agent)
-    assert len(part.rows) == ROWS
+    microbatch = microbatch_of(agent)
+    assert len(microbatch.rows) == ROWS
     before = agent.digest()
-    assert trace_part(agent, CONFIG, part, SCALARS, BOTH) is None
+    assert trace_microbatch(agent, CONFIG, microbatch, SCALARS, BOTH) is None
     assert agent.digest() == before
     total = torch.ones(len(agent.flat.buffer) + len(STATISTICS), dtype=torch.float64)
     assert trace_total(agent, total) is None
@@ -40,11 +40,11 @@ def test_a_finite_step_has_no_finding() -> None:
 
 def test_a_parameter_comes_first() -> None:
     agent = agent_of()
-    part = part_of(agent)
-    part.rows[3, 0] = math.nan
+    microbatch = microbatch_of(agent)
+    microbatch.rows[3, 0] = math.nan
     weight = agent.flat.parameters["policy.trunk.0.weight"]
     weight.data[2, 1] = math.inf
-    found = trace_part(agent, CONFIG, part, SCALARS, BOTH)
+    found = trace_microbatch(agent, CONFIG, microbatch, SCALARS, BOTH)
     assert found == Finding(Origin.PARAMETER, "the parameter policy.trunk.0.weight is inf at [2, 1]")
 
 
@@ -62,9 +62,9 @@ def test_a_parameter_comes_first() -> None:
 )
 def test_an_input_is_named_by_column_and_row(column: int, name: str) -> None:
     agent = agent_of()
-    part = part_of(agent)
-    part.rows[5, column] = -math.inf
-    assert trace_part(agent, CONFIG, part, SCALARS, BOTH) == Finding(Origin.COLUMN, f"{name} is -inf", 5)
+    microbatch = microbatch_of(agent)
+    microbatch.rows[5, column] = -math.inf
+    assert trace_microbatch(agent, CONFIG, microbatch, SCALARS, BOTH) == Finding(Origin.COLUMN, f"{name} is -inf", 5)
 
 
 def test_inputs_of_curiosity_and_of_the_second_head_have_names() -> None:
@@ -80,17 +80,17 @@ def test_the_advantage_statistics_of_the_minibatch_are_inputs() -> None:
     agent = agent_of()
     scalars = SCALARS.clone()
     scalars[LOSS_SCALARS.index("clip")] = math.inf  # no clipping: nothing is wrong
-    assert trace_part(agent, CONFIG, part_of(agent), scalars, BOTH) is None
+    assert trace_microbatch(agent, CONFIG, microbatch_of(agent), scalars, BOTH) is None
     scalars[LOSS_SCALARS.index("mean")] = math.nan
-    found = trace_part(agent, CONFIG, part_of(agent), scalars, BOTH)
+    found = trace_microbatch(agent, CONFIG, microbatch_of(agent), scalars, BOTH)
     assert found == Finding(Origin.SCALAR, "the mean of the advantages of the minibatch is nan")
 
 
 def test_an_operation_of_the_loss_is_named_with_the_row() -> None:
     agent = agent_of()
-    part = part_of(agent)
-    agent.layout.scalars(part.rows).log_probs[7] = -1e4
-    found = trace_part(agent, CONFIG, part, SCALARS, BOTH)
+    microbatch = microbatch_of(agent)
+    agent.layout.scalars(microbatch.rows).log_probs[7] = -1e4
+    found = trace_microbatch(agent, CONFIG, microbatch, SCALARS, BOTH)
     assert found is not None
     assert (found.origin, found.row) == (Origin.OPERATION, 7)
     assert found.text.startswith("the result of aten.exp in the loss (operation ")
@@ -99,10 +99,10 @@ def test_an_operation_of_the_loss_is_named_with_the_row() -> None:
 
 def test_an_operation_of_a_layer_is_named_with_the_layer() -> None:
     agent = agent_of(dtype=torch.float32)
-    part = part_of(agent)
+    microbatch = microbatch_of(agent)
     agent.flat.parameters["policy.value_head.weight"].data.fill_(3e38)
     agent.flat.parameters["policy.critic_trunk.0.bias"].data.fill_(100.0)
-    found = trace_part(agent, CONFIG, part, SCALARS.float(), BOTH)
+    found = trace_microbatch(agent, CONFIG, microbatch, SCALARS.float(), BOTH)
     assert found is not None
     assert (found.origin, found.row) == (Origin.OPERATION, 0)
     assert " in policy.value_head (operation " in found.text
@@ -115,7 +115,7 @@ def test_an_operation_of_the_backward_pass_is_found() -> None:
 
     agent = agent_of()
     agent.policy.critic_trunk.append(Root())
-    found = trace_part(agent, CONFIG, part_of(agent), SCALARS, BOTH)
+    found = trace_microbatch(agent, CONFIG, microbatch_of(agent), SCALARS, BOTH)
     assert found is not None
     assert found.origin == Origin.OPERATION
     assert "in the backward pass (operation " in found.text
@@ -143,10 +143,10 @@ def test_a_sum_over_finite_parts_may_overflow() -> None:
 
 def test_the_line_names_environment_and_step() -> None:
     agent = agent_of()
-    part = part_of(agent)
-    places = torch.stack([torch.arange(len(part.rows)) + 100, torch.arange(len(part.rows)) + 1], 1)
-    part.rows[5, 1] = math.nan
-    step = GradientStep(9, 0, 3, BOTH, 24.0, SCALARS, part, places)
+    microbatch = microbatch_of(agent)
+    places = torch.stack([torch.arange(len(microbatch.rows)) + 100, torch.arange(len(microbatch.rows)) + 1], 1)
+    microbatch.rows[5, 1] = math.nan
+    step = GradientStep(9, 0, 3, BOTH, 24.0, SCALARS, microbatch, places)
     found = step.trace(agent, CONFIG)
     assert found is not None
     line = "column 1 of the observations is nan in row 5, which is step 6 of environment 105, in epoch 1, minibatch 4 of iteration 9"

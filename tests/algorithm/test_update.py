@@ -73,7 +73,7 @@ def expected_gradient(agent: Agent, batch: dict[str, Tensor], config: PPOConfig)
         value_loss = torch.max(value_loss, 0.5 * (near - rows["targets"]).square())
     bonus = float(config.entropy) * distribution.entropy().mean()
     loss = policy_loss + config.value_coefficient * value_loss.mean() - bonus
-    weights = [weight for part in agent.policy.parts().values() for weight in part.values()]
+    weights = [weight for part in agent.policy.parameter_groups().values() for weight in part.values()]
     return torch.cat([gradient.flatten() for gradient in torch.autograd.grad(loss, weights)])
 
 

@@ -9,7 +9,7 @@ from tests.algorithm.test_update import CONTINUOUS, DISCRETE, agent_of
 from torch import Tensor
 
 from lockstep.algorithm.acting_step import ActingStep
-from lockstep.algorithm.batch import Part
+from lockstep.algorithm.batch import Microbatch
 from lockstep.algorithm.gradient import GradientFormula, OrderedGradient
 from lockstep.algorithm.loss import Loss
 from lockstep.compiling.graphs import cuda_graph
@@ -51,16 +51,16 @@ def test_recorded_gradient_has_the_bits_of_the_operations(spaces: Spaces) -> Non
     for _ in range(3):
         rows = torch.rand(64, agent.layout.width, generator=generator, dtype=agent.dtype).to("cuda")
         scalars = torch.rand(5, generator=generator, dtype=agent.dtype).to("cuda")
-        expected = GradientFormula(Loss(agent, config, (True, True))).eager(Part(rows), scalars)
-        assert torch.equal(gradient([Part(rows)], scalars, (True, True)), expected)
+        expected = GradientFormula(Loss(agent, config, (True, True))).eager(Microbatch(rows), scalars)
+        assert torch.equal(gradient([Microbatch(rows)], scalars, (True, True)), expected)
         agent.flat.buffer.mul_(0.9)
 
 
 @pytest.mark.parametrize("spaces", [DISCRETE, CONTINUOUS], ids=["discrete", "continuous"])
 def test_recorded_acting_has_the_bits_of_the_operations(spaces: Spaces) -> None:
     agent = agent_of(spaces, normalize=True, device="cuda")
-    parts = agent.policy, agent.distribution, agent.normalize
-    recorded, plain = ActingStep(*parts, cuda_graph), ActingStep(*parts)
+    components = agent.policy, agent.distribution, agent.normalize
+    recorded, plain = ActingStep(*components, cuda_graph), ActingStep(*components)
     for iteration in range(3):
         noise = agent.distribution.noise(np.random.default_rng(iteration), 1, 4)
         drawn = torch.from_numpy(noise[0]).to("cuda", agent.dtype)

@@ -63,7 +63,7 @@ def check_trained_parameters(method: Curiosity, steps: Transitions) -> None:
     losses = method.loss(columns, image_pairs(steps))
     assert losses.shape == (steps.valid.numel(), len(method.losses))
     losses.sum().backward()
-    trained = method.parts()
+    trained = method.trained_parameters()
     for name, parameter in method.named_parameters():
         assert parameter.requires_grad == (name in trained)
         if name in trained:

@@ -103,7 +103,7 @@ def rewards(method: Curiosity, *steps: Transitions) -> list[Tensor]:
 
 def train(method: Curiosity, columns: Tensor, images: Images, steps: int, rate: float = 3e-3) -> Tensor:
     """Train on all rows in each step; return the final losses, as means over rows."""
-    optimizer = torch.optim.Adam(method.parts().values(), lr=rate)
+    optimizer = torch.optim.Adam(method.trained_parameters().values(), lr=rate)
     weights = torch.tensor(method.weights, dtype=torch.float64)
     for step in range(steps):
         for group in optimizer.param_groups:

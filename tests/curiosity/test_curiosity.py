@@ -146,7 +146,7 @@ def test_kernels_give_the_same_rewards(kind: str, spaces: Spaces) -> None:
         for method in (plain, fast):
             method.observe([rollout], ordered_sum)
             with torch.no_grad():  # a step of training, in place
-                for parameter in method.parts().values():
+                for parameter in method.trained_parameters().values():
                     parameter.add_(0.1 * torch.cos(parameter))
         torch.testing.assert_close(rewards(fast, rollout), rewards(plain, rollout), rtol=1e-9, atol=1e-11)
         made = made or len(fast.kernels._kernels)
@@ -264,7 +264,7 @@ def test_losses_can_be_traced(kind: str) -> None:
     """Losses and gradients can be traced as pure functions of flat tensors, as compilation requires."""
     method, rollout = method_of(kind, VECTOR), rollout_of(VECTOR, 9, 4)
     method.observe([rollout], ordered_sum)
-    columns, names = method.columns(method.transitions(rollout)), list(method.parts())
+    columns, names = method.columns(method.transitions(rollout)), list(method.trained_parameters())
 
     class Losses(nn.Module):
         def __init__(self) -> None:
@@ -282,7 +282,7 @@ def test_losses_can_be_traced(kind: str) -> None:
             losses = functional_call(Losses(), parameters, (rows,))
             return [losses, *torch.autograd.grad(losses.sum(), list(parameters.values()))]
 
-    weights = [weight.detach() for weight in method.parts().values()]
+    weights = [weight.detach() for weight in method.trained_parameters().values()]
     traced = make_fx(formula)(columns, *weights)
     other = columns.flip(0) + 0.5
     for found, expected in zip(traced(other, *weights), formula(other, *weights), strict=True):

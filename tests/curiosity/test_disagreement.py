@@ -35,7 +35,7 @@ def member_predictions(ensemble: Ensemble, rows: Tensor) -> Tensor:
 @pytest.mark.parametrize("spaces", [VECTOR, SPACES, IMAGES, ONLY_IMAGES])
 def test_rewards_and_loss_equal_those_of_single_members(spaces: Spaces, ensemble: int) -> None:
     method = method_of("disagreement", spaces, ensemble=ensemble)
-    for parameter in method.parts().values():
+    for parameter in method.trained_parameters().values():
         parameter.data += normal("noise", *parameter.shape, scale=0.1)  # biases begin at zero
     steps = observed_steps(method, spaces)
     images, observed = steps.pixels.flatten(0, 1), steps.features.flatten(0, 1)
@@ -76,12 +76,12 @@ def test_initial_members_are_orthogonal_and_differ() -> None:
 def test_only_the_ensemble_is_trained() -> None:
     method = method_of("disagreement", IMAGES)
     fixed = [parameter.clone() for parameter in method.encoder.parameters()]
-    assert {name.partition(".")[0] for name in method.parts()} == {"ensemble"}
+    assert {name.partition(".")[0] for name in method.trained_parameters()} == {"ensemble"}
     steps = observed_steps(method, IMAGES)
-    before = [parameter.detach().clone() for parameter in method.parts().values()]
+    before = [parameter.detach().clone() for parameter in method.trained_parameters().values()]
     train(method, method.columns(steps), image_pairs(steps), steps=3)
     assert all(torch.equal(a, b) for a, b in zip(fixed, method.encoder.parameters(), strict=True))
-    assert not any(torch.equal(a, b) for a, b in zip(before, method.parts().values(), strict=True))
+    assert not any(torch.equal(a, b) for a, b in zip(before, method.trained_parameters().values(), strict=True))
 
 
 def transitions(observations: Tensor, next_observations: Tensor, actions: Tensor) -> Transitions:

@@ -171,7 +171,7 @@ def test_only_the_inverse_model_is_trained(spaces: str) -> None:
     method = e3b_of(SPACES[spaces])
     (steps,) = rollouts_of(method, SPACES[spaces], COUNT, [8])
     check_trained_parameters(method, steps)
-    assert {name.split(".")[0] for name in method.parts()} == {"inverse"}
+    assert {name.split(".")[0] for name in method.trained_parameters()} == {"inverse"}
     assert method.losses == ("inverse_loss",)
 
 

@@ -56,11 +56,11 @@ def test_weights_of_the_losses_sum_to_1() -> None:
 
 def test_all_networks_are_trained() -> None:
     method = method_of("icm", IMAGES)
-    assert list(method.parts()) == [name for name, _ in method.named_parameters()]
+    assert list(method.trained_parameters()) == [name for name, _ in method.named_parameters()]
     steps = observed_steps(method, IMAGES)
     losses = method.loss(method.columns(steps), image_pairs(steps)).mean(0)
     for place, networks in enumerate((("features", "inverse"), ("features", "ahead"))):
-        parts = [parameter for name, parameter in method.parts().items() if name.startswith(networks)]
+        parts = [parameter for name, parameter in method.trained_parameters().items() if name.startswith(networks)]
         gradients = torch.autograd.grad(losses[place], parts, retain_graph=True)
         assert all(gradient.ne(0).any() for gradient in gradients)
 

@@ -258,7 +258,7 @@ def test_only_inverse_model_and_predictor_are_trained(spaces: str) -> None:
     (steps,) = rollouts_of(method, SPACES[spaces], COUNT, [8])
     check_trained_parameters(method, steps)
     assert not any(parameter.requires_grad for parameter in method.target.parameters())
-    assert {name.split(".")[0] for name in method.parts()} == {"inverse", "predictor"}
+    assert {name.split(".")[0] for name in method.trained_parameters()} == {"inverse", "predictor"}
     assert method.losses == ("inverse_loss", "rnd_loss")
 
 
@@ -283,11 +283,11 @@ def test_inverse_loss_vanishes_if_observations_contain_the_action() -> None:
     columns = method.columns(steps)
     for _ in range(300):
         losses = method.loss(columns, None).mean(0)
-        for parameter in method.parts().values():
+        for parameter in method.trained_parameters().values():
             parameter.grad = None
         losses.sum().backward()
         with torch.no_grad():
-            for parameter in method.parts().values():
+            for parameter in method.trained_parameters().values():
                 parameter -= 0.1 * parameter.grad
     assert losses[0] < 0.3  # log 4 = 1.4 at random
     assert losses[1] < 0.05

@@ -119,7 +119,7 @@ def test_rewards_of_a_large_rollout_equal_brute_force() -> None:
 
 def test_no_parameters_are_trained() -> None:
     method = method_of("re3", VECTOR)
-    assert (method.losses, method.weights, method.parts()) == ((), (), {})
+    assert (method.losses, method.weights, method.trained_parameters()) == ((), (), {})
     assert method.columns(method.transitions(rollout_of(VECTOR, 9, 4))).shape == (36, 0)
     with pytest.raises(NotImplementedError, match="RE3 trains nothing"):
         method.loss(torch.zeros(3, 0), None)

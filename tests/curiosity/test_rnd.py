@@ -65,8 +65,8 @@ def test_the_target_is_never_trained(spaces: Spaces) -> None:
     target = [parameter.clone() for parameter in method.target.parameters()]
     predictor = [parameter.detach().clone() for parameter in method.predictor.parameters()]
     assert not any(parameter.requires_grad for parameter in method.target.parameters())
-    assert {name.partition(".")[0] for name in method.parts()} == {"predictor"}
-    assert len(method.parts()) == len(predictor) > len(target)  # a hidden layer more
+    assert {name.partition(".")[0] for name in method.trained_parameters()} == {"predictor"}
+    assert len(method.trained_parameters()) == len(predictor) > len(target)  # a hidden layer more
     steps = observed_steps(method, spaces)
     train(method, method.columns(steps), image_pairs(steps), steps=3)
     assert all(torch.equal(a, b) for a, b in zip(target, method.target.parameters(), strict=True))

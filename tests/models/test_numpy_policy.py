@@ -20,7 +20,7 @@ def policy_of(dtype: torch.dtype, std_size: int = 0, **settings: object) -> tupl
     config = PolicyConfig(**{"hidden": (16, 8), "log_std": 0.0, "orthogonal": False, **settings})
     distribution = Gaussian(HEAD) if std_size else Categorical(HEAD)
     policy = Policy(OBSERVATION, distribution, config, torch.Generator().manual_seed(1), dtype)
-    return policy, FlatParameters(policy.parts())
+    return policy, FlatParameters(policy.parameter_groups())
 
 
 def rows_of(count: int, dtype: torch.dtype) -> torch.Tensor:

@@ -28,7 +28,7 @@ def observations(count: int = 7) -> torch.Tensor:
 @pytest.mark.parametrize("std", [0, HEAD])
 def test_parts_cover_every_parameter_once(shared: bool, std: int) -> None:
     policy = policy_of(std, shared=shared)
-    listed = [parameter for part in policy.parts().values() for parameter in part.values()]
+    listed = [parameter for part in policy.parameter_groups().values() for parameter in part.values()]
     assert len({id(parameter) for parameter in listed}) == len(listed)
     assert {id(parameter) for parameter in listed} == {id(parameter) for parameter in policy.parameters()}
     # separate: 2 × (2 layers) + 2 heads; shared: 2 layers + 2 heads; each a matrix and a vector
@@ -39,7 +39,7 @@ def test_parts_cover_every_parameter_once(shared: bool, std: int) -> None:
 def test_a_part_changes_only_its_outputs(shared: bool) -> None:
     """With separate trunks the value part changes only the values and the policy part only the policy."""
     policy = policy_of(shared=shared)
-    flat = FlatParameters(policy.parts())
+    flat = FlatParameters(policy.parameter_groups())
     for name, moves_policy, moves_values in (("policy", True, shared), ("value", False, True)):
         heads, values = policy(observations())
         flat.buffer[flat.slices[name]] += 0.1
@@ -51,7 +51,7 @@ def test_a_part_changes_only_its_outputs(shared: bool) -> None:
 def test_the_buffer_holds_all_parameters() -> None:
     policy = policy_of()
     before = policy(observations())[0].detach()
-    flat = FlatParameters(policy.parts())
+    flat = FlatParameters(policy.parameter_groups())
     assert torch.equal(policy(observations())[0], before)
     assert len(flat.buffer) == sum(parameter.numel() for parameter in policy.parameters())
     assert [*flat.slices] == ["policy", "value"]
@@ -99,8 +99,8 @@ def test_heads_have_hidden_layers_of_their_own(core: str, width: int, shared: bo
     for layers, head in ((policy.head_layers, policy.policy_head), (policy.critic_head_layers, policy.value_head)):
         assert [layer.in_features for layer in layers[::2]] == [width, 6]
         assert head.in_features == 4
-    assert not {*policy.parts()["policy"]} & {f"critic_head_layers.{k}.weight" for k in (0, 2)}
-    assert {*policy.parts()["value"]} >= {f"critic_head_layers.{k}.weight" for k in (0, 2)}
+    assert not {*policy.parameter_groups()["policy"]} & {f"critic_head_layers.{k}.weight" for k in (0, 2)}
+    assert {*policy.parameter_groups()["value"]} >= {f"critic_head_layers.{k}.weight" for k in (0, 2)}
 
 
 @pytest.mark.parametrize("core", ["lstm", "gru", "mingru"])

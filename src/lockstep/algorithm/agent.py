@@ -101,7 +101,7 @@ class Agent:
         if device.type != "meta":  # nothing can be computed on that device
             changed = changed_buffers(self.policy, config, spaces.feature_size, spaces.images, dtype)
         self.networks = Networks(self.policy, self.curiosity).to(device)
-        self.flat = FlatParameters(self.networks.parts())
+        self.flat = FlatParameters(self.networks.parameter_groups())
         self.buffers = persistent_buffers(self.networks)
         """The persistent buffers of a registered encoder or core, by name."""
         self.trained_buffers = TrainedBuffers(self.networks, [f"policy.{name}" for name in changed])

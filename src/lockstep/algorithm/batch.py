@@ -7,7 +7,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-__all__ = ["Batch", "ImageRows", "Minibatch", "Part", "RowLayout", "RowScalars", "row_weights", "sequence_resets"]
+__all__ = ["Batch", "ImageRows", "Microbatch", "Minibatch", "RowLayout", "RowScalars", "row_weights", "sequence_resets"]
 
 _INTRINSIC_COLUMNS = 2
 _INTRINSIC_NAMES = ("the intrinsic value target", "the old intrinsic value estimate")
@@ -109,7 +109,7 @@ def sequence_resets(rows: Tensor, count: int) -> Tensor:
     return torch.cat([torch.zeros_like(reset_rows[:1]), reset_rows[:-1]])
 
 
-class Part(NamedTuple):
+class Microbatch(NamedTuple):
     """A shard's share of a minibatch: K = L × n steps, step 0 of n sequences, then step 1, and so on. Without memory L is 1."""
 
     rows: Tensor
@@ -130,7 +130,7 @@ class Minibatch(NamedTuple):
     """Index within the epoch."""
     samples: float
     """The number of valid rows, over all ranks."""
-    parts: list[Part]
+    microbatches: list[Microbatch]
 
 
 class ImageRows:
@@ -153,7 +153,7 @@ class ImageRows:
         rows = len(self._shards[0]) - self._count
         shards, places = numbers // rows, numbers % rows + offset
         first = int(shards[0])
-        if bool((shards == first).all()):  # always so for a part of a minibatch, unless data are shared
+        if bool((shards == first).all()):  # always so for a microbatch of a minibatch, unless data are shared
             return self._shards[first].index_select(0, places.to(self._shards[first].device))
         gathered = self._shards[0].new_empty(len(numbers), self._shards[0].shape[1])
         for number, images in enumerate(self._shards):
@@ -165,14 +165,14 @@ class ImageRows:
 
 @dataclass
 class Batch:
-    """The training data of this rank in one iteration: one part per shard or, if shards are fused, one for all, each cut into E × M
+    """The training data of this rank in one iteration: one microbatch per shard or, if shards are fused, one for all, each cut into E × M
     minibatches of K samples.
     """
 
     rows: Tensor
     """`[R, W]`, of this rank's shards or, if data are shared, of all shards, in one tensor, so that one operation shuffles a whole epoch."""
     order: Tensor
-    """`[parts, E, M, K]`: row numbers."""
+    """`[microbatches, E, M, K]`: row numbers."""
     advantage_statistics: Tensor
     """`[E, M, 3]`: count, mean and standard deviation of every minibatch's advantages, over all ranks."""
     metrics: dict[str, float]
@@ -181,7 +181,7 @@ class Batch:
     needs_next_pixels: bool = False
     """True if the loss needs images of next observations."""
     starts: Tensor | None = None
-    """`[parts, E, M, n]`: numbers of initial states, for a policy with memory."""
+    """`[microbatches, E, M, n]`: numbers of initial states, for a policy with memory."""
     initial_states: Callable[[int], Tensor] | None = None
     """Function from an epoch to the initial states `[R / L, S]` of all sequences, for a policy with memory."""
     recompute: Callable[[int], None] | None = None
@@ -201,32 +201,32 @@ class Batch:
 
     def minibatches_of(self, epoch: int) -> Iterator[Minibatch]:
         """Iterate over the minibatches of an epoch."""
-        # a tensor of its own per part: its rows then have the same memory alignment on every rank
+        # a tensor of its own per microbatch: its rows then have the same memory alignment on every rank
         # selecting whole rows is about four times faster than indexing
-        selected = [self.rows.index_select(0, part[epoch].flatten()) for part in self.order]
+        selected = [self.rows.index_select(0, microbatch[epoch].flatten()) for microbatch in self.order]
         shuffled = [rows.view(*self.order.shape[2:], -1).unbind(0) for rows in selected]
         states = self._states(epoch)
         for number, count in enumerate(self.advantage_statistics[epoch][:, 0].tolist()):
-            parts = [
-                Part(
+            microbatches = [
+                Microbatch(
                     rows[number],
-                    self._images(part, epoch, number),
-                    None if states is None else states[part][number],
-                    self._images(part, epoch, number, following=True) if self.needs_next_pixels else None,
+                    self._images(microbatch, epoch, number),
+                    None if states is None else states[microbatch][number],
+                    self._images(microbatch, epoch, number, following=True) if self.needs_next_pixels else None,
                 )
-                for part, rows in enumerate(shuffled)
+                for microbatch, rows in enumerate(shuffled)
             ]
-            yield Minibatch(epoch, number, count, parts)
+            yield Minibatch(epoch, number, count, microbatches)
 
     def _states(self, epoch: int) -> list[Sequence[Tensor]] | None:
         if self.initial_states is None or self.starts is None:
             return None
         states = self.initial_states(epoch)
-        return [states[part[epoch]].unbind(0) for part in self.starts]
+        return [states[microbatch[epoch]].unbind(0) for microbatch in self.starts]
 
-    def _images(self, part: int, epoch: int, number: int, following: bool = False) -> Tensor | None:
+    def _images(self, microbatch: int, epoch: int, number: int, following: bool = False) -> Tensor | None:
         if self.pixels is None:
             return None
-        numbers = self.order[part, epoch, number].cpu()
+        numbers = self.order[microbatch, epoch, number].cpu()
         images = self.pixels.next(numbers) if following else self.pixels[numbers]
         return images.to(self.rows.device)

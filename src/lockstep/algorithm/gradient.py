@@ -1,4 +1,4 @@
-"""The gradient of one step: sums over the rows of every part of a minibatch, added over all ranks."""
+"""The gradient of one step: sums over the rows of every microbatch of a minibatch, added over all ranks."""
 
 import math
 from collections.abc import Callable, Iterator, Sequence
@@ -12,8 +12,8 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 from lockstep.algorithm.agent import Agent
-from lockstep.algorithm.batch import Part
-from lockstep.algorithm.loss import LOSS_SCALARS, Loss, TrainMask, part_loss, predictor_stride
+from lockstep.algorithm.batch import Microbatch
+from lockstep.algorithm.loss import LOSS_SCALARS, Loss, TrainMask, microbatch_loss, predictor_stride
 from lockstep.compiling.kernels import Kernel, MakeKernel, eager, rows_per_call
 from lockstep.group.group import Group
 from lockstep.ppo.settings import PPOConfig
@@ -28,7 +28,7 @@ them. A rank that trains alone may get the module unchanged."""
 
 @dataclass(frozen=True)
 class GradientFormula:
-    """A function of weights `[N]`, LOSS_SCALARS `[5]` and the fields of a part that `fields` names, which returns sums `[N + 5 + n]` over the
+    """A function of weights `[N]`, LOSS_SCALARS `[5]` and the fields of a microbatch that `fields` names, which returns sums `[N + 5 + n]` over the
     rows: the gradient, STATISTICS and the losses of curiosity.
     """
 
@@ -41,25 +41,25 @@ class GradientFormula:
         agent = self.loss.agent
         parameters = {name: part.detach().requires_grad_() for name, part in agent.flat.named(weights).items()}
         networks = partial(functional_call, agent.networks, parameters)
-        part = Part(**dict(zip(self.fields, inputs, strict=True)))
-        return (self._differentiate(lambda *args: networks(args), list(parameters.values()), part, scalars),)
+        microbatch = Microbatch(**dict(zip(self.fields, inputs, strict=True)))
+        return (self._differentiate(lambda *args: networks(args), list(parameters.values()), microbatch, scalars),)
 
-    def eager(self, part: Part, scalars: Tensor) -> Tensor:
-        """Evaluate the function for any part, at the agent's own weights."""
+    def eager(self, microbatch: Microbatch, scalars: Tensor) -> Tensor:
+        """Evaluate the function for any microbatch, at the agent's own weights."""
         agent = self.loss.agent
-        return self._differentiate(agent.networks, list(agent.flat.parameters.values()), part, scalars)
+        return self._differentiate(agent.networks, list(agent.flat.parameters.values()), microbatch, scalars)
 
     def _differentiate(
-        self, networks: Callable[..., Any], parameters: Sequence[Tensor], part: Part, scalars: Tensor
+        self, networks: Callable[..., Any], parameters: Sequence[Tensor], microbatch: Microbatch, scalars: Tensor
     ) -> Tensor:
         with torch.enable_grad():
-            result = part_loss(self.loss, networks, part, scalars)
+            result = microbatch_loss(self.loss, networks, microbatch, scalars)
             gradients = torch.autograd.grad(result.loss, parameters, allow_unused=True, materialize_grads=True)
         return torch.cat([*(gradient.reshape(-1) for gradient in gradients), result.statistics])
 
 
 class OrderedGradient:
-    """Gradients computed part by part and added in the order of the parts: the same bits whichever ranks compute them."""
+    """Gradients computed microbatch by microbatch and added in the order of the microbatches: the same bits whichever ranks compute them."""
 
     def __init__(self, agent: Agent, config: PPOConfig, group: Group, make_kernel: MakeKernel = eager) -> None:
         self._agent = agent
@@ -68,30 +68,30 @@ class OrderedGradient:
         self._make_kernel = make_kernel
         self._has_kernels = agent.has_kernels and make_kernel is not eager
         self._block_sizes: dict[torch.Size, int] = {}
-        """Rows of the blocks of parts, by the shapes of their rows: to compute them for every part would take 5% of a small gradient."""
+        """Rows of the blocks of microbatches, by the shapes of their rows: to compute them for every microbatch would take 5% of a small gradient."""
         self._kernels: dict[tuple[torch.Size, TrainMask], tuple[Kernel, list[tuple[torch.Size, torch.dtype]]]] = {}
-        """Kernels, and shapes and dtypes of the fields of a part that they take."""
+        """Kernels, and shapes and dtypes of the fields of a microbatch that they take."""
 
-    def __call__(self, minibatch: Sequence[Part], scalars: Tensor, trained: TrainMask) -> Tensor:
+    def __call__(self, minibatch: Sequence[Microbatch], scalars: Tensor, trained: TrainMask) -> Tensor:
         """Return `[P + 5 + n]`: gradient, STATISTICS and the losses of curiosity, summed over the samples of all ranks.
 
-        `minibatch` has this rank's parts, and `scalars` is LOSS_SCALARS, `[5]`.
+        `minibatch` has this rank's microbatches, and `scalars` is LOSS_SCALARS, `[5]`.
         """
         buffers, sums = self._agent.trained_buffers, []
         with buffers.training():
-            for part in minibatch:
+            for microbatch in minibatch:
                 keep_alive()
-                part_sum = self._part_sum(part, scalars, trained)
-                sums.append(buffers.append_to(part_sum if len(minibatch) == 1 else part_sum.clone()))
+                microbatch_sum = self._microbatch_sum(microbatch, scalars, trained)
+                sums.append(buffers.append_to(microbatch_sum if len(minibatch) == 1 else microbatch_sum.clone()))
                 buffers.rewind()
         total = self._group.reduce(sums[0].unsqueeze(0) if len(sums) == 1 else torch.stack(sums), "gradients")
         return buffers.split_off(total)
 
-    def _part_sum(self, part: Part, scalars: Tensor, trained: TrainMask) -> Tensor:
-        """Return the sums over the rows of a part, which the next call may overwrite."""
+    def _microbatch_sum(self, microbatch: Microbatch, scalars: Tensor, trained: TrainMask) -> Tensor:
+        """Return the sums over the rows of a microbatch, which the next call may overwrite."""
         if not self._has_kernels:
-            return GradientFormula(Loss(self._agent, self._config, trained)).eager(part, scalars)
-        first, *others = self._blocks(part)
+            return GradientFormula(Loss(self._agent, self._config, trained)).eager(microbatch, scalars)
+        first, *others = self._blocks(microbatch)
         total = self._block_sum(first, scalars, trained)
         if others:
             total = total.clone()
@@ -99,41 +99,41 @@ class OrderedGradient:
             total += self._block_sum(block, scalars, trained)
         return total
 
-    def _block_sum(self, block: Part, scalars: Tensor, trained: TrainMask) -> Tensor:
+    def _block_sum(self, block: Microbatch, scalars: Tensor, trained: TrainMask) -> Tensor:
         inputs = (field for field in block if field is not None)
         return self._kernel(trained, block)(self._agent.flat.buffer, scalars, *inputs)[0]
 
-    def _blocks(self, part: Part) -> Sequence[Part]:
-        """Split a part's rows into blocks of one size, or two, at multiples of the predictor's stride, so that it is trained on the same rows.
+    def _blocks(self, microbatch: Microbatch) -> Sequence[Microbatch]:
+        """Split a microbatch's rows into blocks of one size, or two, at multiples of the predictor's stride, so that it is trained on the same rows.
 
         A GPU computes all rows at once, and sequences are not split.
         """
-        count, shape = len(part.rows), part.rows.shape
+        count, shape = len(microbatch.rows), microbatch.rows.shape
         if shape not in self._block_sizes:
-            self._block_sizes[shape] = self._block_size(part)
+            self._block_sizes[shape] = self._block_size(microbatch)
         size = self._block_sizes[shape]
         if size >= count:
-            return [part]
-        blocks = [[None] * count if field is None else field.split(size) for field in part]
-        return [Part(*fields) for fields in zip(*blocks, strict=False)]
+            return [microbatch]
+        blocks = [[None] * count if field is None else field.split(size) for field in microbatch]
+        return [Microbatch(*fields) for fields in zip(*blocks, strict=False)]
 
-    def _block_size(self, part: Part) -> int:
-        rows, fields = len(part.rows), [field for field in part if field is not None]
-        if not self._has_kernels or part.rows.is_cuda or part.states is not None:
+    def _block_size(self, microbatch: Microbatch) -> int:
+        rows, fields = len(microbatch.rows), [field for field in microbatch if field is not None]
+        if not self._has_kernels or microbatch.rows.is_cuda or microbatch.states is not None:
             return rows
         count, stride = math.ceil(rows / rows_per_call(*fields)), predictor_stride(self._agent)
         return math.ceil(rows / max(1, count) / stride) * stride
 
-    def make_kernels(self, part: Part, trained: TrainMask) -> None:
-        """Make the kernels for parts with the shapes of `part`."""
-        for block in self._blocks(part):
+    def make_kernels(self, microbatch: Microbatch, trained: TrainMask) -> None:
+        """Make the kernels for microbatches with the shapes of `microbatch`."""
+        for block in self._blocks(microbatch):
             self._kernel(trained, block)
 
-    def _kernel(self, trained: TrainMask, part: Part) -> Kernel:
-        key = part.rows.shape, trained
+    def _kernel(self, trained: TrainMask, microbatch: Microbatch) -> Kernel:
+        key = microbatch.rows.shape, trained
         if key not in self._kernels:
             agent = self._agent
-            fields = {name: field for name, field in part._asdict().items() if field is not None}
+            fields = {name: field for name, field in microbatch._asdict().items() if field is not None}
             formula = GradientFormula(Loss(agent, self._config, trained, unroll=True), tuple(fields))
             examples = (agent.flat.buffer, agent.flat.buffer.new_zeros(len(LOSS_SCALARS)), *fields.values())
             types = [(field.shape, field.dtype) for field in fields.values()]
@@ -163,14 +163,16 @@ class ReplicatedGradient:
         self._group = group
         self._module = replicate(agent.networks)
 
-    def __call__(self, minibatch: Sequence[Part], scalars: Tensor, trained: TrainMask) -> Tensor:
+    def __call__(self, minibatch: Sequence[Microbatch], scalars: Tensor, trained: TrainMask) -> Tensor:
         """See `OrderedGradient.__call__`."""
         self._agent.networks.zero_grad()
         buffers, sums, no_sync = self._agent.trained_buffers, [], getattr(self._module, "no_sync", nullcontext)
         with buffers.training():
-            for part in minibatch[:-1]:
-                with no_sync():  # gradients accumulate here, and are averaged in the backward pass of the last part
-                    loss, statistics = self._loss(part, scalars, trained)
+            for microbatch in minibatch[:-1]:
+                with (
+                    no_sync()
+                ):  # gradients accumulate here, and are averaged in the backward pass of the last microbatch
+                    loss, statistics = self._loss(microbatch, scalars, trained)
                     loss.backward()
                 sums.append(buffers.append_to(statistics))
                 buffers.rewind()
@@ -185,10 +187,10 @@ class ReplicatedGradient:
             gradients.append(parameter.grad.reshape(-1))
         return torch.cat([*gradients, total])
 
-    def _loss(self, part: Part, scalars: Tensor, trained: TrainMask) -> tuple[Tensor, Tensor]:
+    def _loss(self, microbatch: Microbatch, scalars: Tensor, trained: TrainMask) -> tuple[Tensor, Tensor]:
         # calls forward of the wrapper only: hooks there make the backward pass reduce
         loss = Loss(self._agent, self._config, trained)
-        result = part_loss(loss, self._module, part, scalars)
+        result = microbatch_loss(loss, self._module, microbatch, scalars)
         # DistributedDataParallel waits for the gradients of all parameters: outputs that are not trained get zero gradients
         untrained = [0 * output.sum() for output, train in zip(result.outputs, trained, strict=True) if not train]
         return (result.loss + sum(untrained)) * self._group.size, result.statistics  # the average becomes a sum

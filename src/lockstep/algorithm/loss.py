@@ -1,4 +1,4 @@
-"""The PPO loss of one part of a minibatch, as sums over its rows."""
+"""The PPO loss of one microbatch of a minibatch, as sums over its rows."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -8,12 +8,12 @@ import torch
 from torch import Tensor
 
 from lockstep.algorithm.agent import Agent
-from lockstep.algorithm.batch import Part, row_weights, sequence_resets
+from lockstep.algorithm.batch import Microbatch, row_weights, sequence_resets
 from lockstep.ppo.losses import clipped_surrogate, divergence, penalized_surrogate, value_loss
 from lockstep.ppo.settings import PPOConfig
 from lockstep.ppo.statistics import STATISTICS
 
-__all__ = ["LOSS_SCALARS", "Loss", "PartLoss", "TrainMask", "part_loss", "predictor_stride"]
+__all__ = ["LOSS_SCALARS", "Loss", "MicrobatchLoss", "TrainMask", "microbatch_loss", "predictor_stride"]
 
 TrainMask = tuple[bool, bool]
 """Two flags: the step trains the policy, the step trains the critic."""
@@ -74,54 +74,62 @@ class Loss:
         return loss, torch.stack([x.detach() for x in statistics])
 
 
-class PartLoss(NamedTuple):
-    """The loss of one part of a minibatch, with what it was computed from."""
+class MicrobatchLoss(NamedTuple):
+    """The loss of one microbatch of a minibatch, with what it was computed from."""
 
     loss: Tensor
     statistics: Tensor
-    """STATISTICS, then the losses of curiosity, `[5 + n]`, all sums over the part's rows."""
+    """STATISTICS, then the losses of curiosity, `[5 + n]`, all sums over the microbatch's rows."""
     outputs: tuple[Tensor, Tensor]
     """Parameters of the action distribution, and values."""
 
 
-def part_loss(loss: Loss, networks: Callable[..., Any], part: Part, scalars: Tensor) -> PartLoss:
-    """Run the networks on a part, and compute the loss of policy, critic and curiosity."""
+def microbatch_loss(
+    loss: Loss, networks: Callable[..., Any], microbatch: Microbatch, scalars: Tensor
+) -> MicrobatchLoss:
+    """Run the networks on a microbatch, and compute the loss of policy, critic and curiosity."""
     agent = loss.agent
-    parameters, values, predictor_losses = networks(*_inputs(loss, part))
-    total, statistics = loss(parameters, values, part.rows, scalars)
+    parameters, values, predictor_losses = networks(*_inputs(loss, microbatch))
+    total, statistics = loss(parameters, values, microbatch.rows, scalars)
     if predictor_losses is not None and agent.curiosity is not None:
-        weights = _subsample(agent, part, row_weights(part.rows))
-        # scaled by the stride: the exact ratio of rows would differ between a part and the blocks that a kernel splits it into
+        weights = _subsample(agent, microbatch, row_weights(microbatch.rows))
+        # scaled by the stride: the exact ratio of rows would differ between a microbatch and the blocks that a kernel splits it into
         sums = (predictor_losses * weights.unsqueeze(1)).sum(0) * predictor_stride(agent)
         for coefficient, predictor_loss in zip(agent.curiosity.weights, sums.unbind(), strict=True):
             total = total + coefficient * predictor_loss
         statistics = torch.cat([statistics, sums.detach()])
-    return PartLoss(total, statistics, (parameters, values))
+    return MicrobatchLoss(total, statistics, (parameters, values))
 
 
 def predictor_stride(agent: Agent) -> int:
-    """Return the distance between the sequences of a part that train the predictor of curiosity, `1 / curiosity.share`."""
+    """Return the distance between the sequences of a microbatch that train the predictor of curiosity, `1 / curiosity.share`."""
     return 1 if agent.curiosity is None else round(1 / agent.curiosity.config.share)
 
 
-def _subsample(agent: Agent, part: Part, rows: Tensor) -> Tensor:
+def _subsample(agent: Agent, microbatch: Microbatch, rows: Tensor) -> Tensor:
     """Return the sequences of `[K, …]` that train the predictor. A minibatch is a random sample, so this is one too."""
-    stride, count = predictor_stride(agent), len(rows) if part.states is None else len(part.states)
+    stride, count = predictor_stride(agent), len(rows) if microbatch.states is None else len(microbatch.states)
     return rows if stride == 1 else rows.view(-1, count, *rows.shape[1:])[:, ::stride].flatten(0, 1)
 
 
-def _inputs(loss: Loss, part: Part) -> tuple[object, ...]:
+def _inputs(loss: Loss, microbatch: Microbatch) -> tuple[object, ...]:
     """Return the inputs of the networks: those of the policy and, if curiosity has a loss, its inputs and images."""
     agent = loss.agent
-    observations = agent.layout.observations(part.rows)
+    observations = agent.layout.observations(microbatch.rows)
     policy: tuple[Tensor | bool | None, ...] = (observations,)
-    if part.states is not None:
-        policy = observations, part.pixels, part.states, sequence_resets(part.rows, len(part.states)), loss.unroll
-    elif part.pixels is not None:
-        policy = observations, part.pixels
+    if microbatch.states is not None:
+        policy = (
+            observations,
+            microbatch.pixels,
+            microbatch.states,
+            sequence_resets(microbatch.rows, len(microbatch.states)),
+            loss.unroll,
+        )
+    elif microbatch.pixels is not None:
+        policy = observations, microbatch.pixels
     if agent.curiosity is None or not agent.curiosity.losses:
         return (policy,)
-    columns, images = agent.layout.curiosity_inputs(part.rows), None
-    if part.pixels is not None and part.next_pixels is not None:
-        images = _subsample(agent, part, part.pixels), _subsample(agent, part, part.next_pixels)
-    return policy, _subsample(agent, part, columns), images
+    columns, images = agent.layout.curiosity_inputs(microbatch.rows), None
+    if microbatch.pixels is not None and microbatch.next_pixels is not None:
+        images = _subsample(agent, microbatch, microbatch.pixels), _subsample(agent, microbatch, microbatch.next_pixels)
+    return policy, _subsample(agent, microbatch, columns), images

@@ -25,13 +25,13 @@ class Networks(nn.Module):
             return parameters, values, None
         return parameters, values, self.curiosity.loss(columns, images)
 
-    def parts(self) -> dict[str, dict[str, nn.Parameter]]:
+    def parameter_groups(self) -> dict[str, dict[str, nn.Parameter]]:
         """Return the trained parameters by name, grouped in `policy`, `value` and, if curiosity has any, `curiosity`."""
         groups = {
-            part: {f"policy.{name}": parameter for name, parameter in named.items()}
-            for part, named in self.policy.parts().items()
+            group: {f"policy.{name}": parameter for name, parameter in named.items()}
+            for group, named in self.policy.parameter_groups().items()
         }
-        curiosity = {} if self.curiosity is None else self.curiosity.parts()
+        curiosity = {} if self.curiosity is None else self.curiosity.trained_parameters()
         if curiosity:
             groups["curiosity"] = {f"curiosity.{name}": parameter for name, parameter in curiosity.items()}
         return groups

@@ -9,11 +9,11 @@ import torch
 from torch import Tensor
 
 from lockstep.algorithm.agent import Agent
-from lockstep.algorithm.batch import Batch, Minibatch, Part
+from lockstep.algorithm.batch import Batch, Microbatch, Minibatch
 from lockstep.algorithm.loss import TrainMask
 from lockstep.algorithm.non_finite import NonFinite, locate_non_finite
 from lockstep.algorithm.options import UpdateOptions
-from lockstep.algorithm.trace import Finding, trace_part, trace_total
+from lockstep.algorithm.trace import Finding, trace_microbatch, trace_total
 from lockstep.group.group import Group
 from lockstep.ppo.settings import PPOConfig
 from lockstep.rollout import Rollout
@@ -39,15 +39,15 @@ class GradientStep:
     """The number of valid rows of the minibatch."""
     scalars: Tensor
     """LOSS_SCALARS, `[5]`."""
-    part: Part
+    microbatch: Microbatch
     places: Tensor
-    """`[K, 2]`: environment and step, counted from 1, of every row of the part."""
+    """`[K, 2]`: environment and step, counted from 1, of every row of the microbatch."""
     total: Tensor | None = None
-    """`[P + 5 + n]`: the sums over all parts, if they were computed."""
+    """`[P + 5 + n]`: the sums over all microbatches, if they were computed."""
 
     def trace(self, agent: Agent, config: PPOConfig) -> Finding | None:
-        """Run the step with the agent's weights. Return the first non-finite value in the part, or else in the total."""
-        finding = trace_part(agent, config, self.part, self.scalars, self.trained)
+        """Run the step with the agent's weights. Return the first non-finite value in the microbatch, or else in the total."""
+        finding = trace_microbatch(agent, config, self.microbatch, self.scalars, self.trained)
         return trace_total(agent, self.total) if finding is None and self.total is not None else finding
 
     def describe(self, finding: Finding) -> str:
@@ -102,7 +102,7 @@ class NumericGuard:
         """Return False if a step would make the weights non-finite. `total` are the sums of the step, `means` and `norm` those of `Adam.propose`."""
         if not math.isfinite(norm) or not all(map(math.isfinite, means)) or self._agent.trained_buffers.is_nan:
             return False
-        unclipped = self._agent.flat.slices.get("curiosity")  # the norm does not include this part
+        unclipped = self._agent.flat.slices.get("curiosity")  # the norm does not include this group
         return unclipped is None or bool(total[unclipped].square().sum().isfinite())
 
     def reject(
@@ -126,7 +126,10 @@ class NumericGuard:
             return
         places = self._places(batch, minibatch)
         fixed = self._iteration, minibatch.epoch, minibatch.number, trained, minibatch.samples, scalars
-        steps = [GradientStep(*fixed, part, place, total) for part, place in zip(minibatch.parts, places, strict=True)]
+        steps = [
+            GradientStep(*fixed, microbatch, place, total)
+            for microbatch, place in zip(minibatch.microbatches, places, strict=True)
+        ]
         line = self._report(steps, problem) if dumped else problem
         if not self.skips:
             raise NonFinite(line)
@@ -155,7 +158,7 @@ class NumericGuard:
         return locate_non_finite(self._rollouts, self._shards, self._iteration, self._group, self._options.fused)
 
     def _report(self, steps: Sequence[GradientStep], problem: str) -> str:
-        """Describe a step in one line, the same on all ranks, and save the part that is not finite. `steps` has one per part of this rank."""
+        """Describe a step in one line, the same on all ranks, and save the microbatch that is not finite. `steps` has one per microbatch of this rank."""
         findings = [step.trace(self._agent, self._config) for step in steps]
         line = self._cause()
         origins, texts = torch.zeros(len(steps), 2), torch.zeros(len(steps), _TEXT, dtype=torch.uint8)
@@ -171,7 +174,7 @@ class NumericGuard:
         line = line or (f"{text}: lower ppo.learning_rate or check the rewards" if text else problem)
         return f"{line}; {saved}" if saved else line
 
-    def _save(self, step: GradientStep | None, parts: int) -> str:
+    def _save(self, step: GradientStep | None, microbatches: int) -> str:
         """Save the step on the rank that has it. Return the command that runs it again; empty if it was not saved. All ranks call it."""
         written = False
         if step is not None and self.saver is not None:
@@ -180,18 +183,18 @@ class NumericGuard:
                 written = True
             except OSError:
                 pass  # the message without the file is what the user needs most
-        outcomes = self._group.gather(torch.full((parts, 1), float(written)), "non-finite")
+        outcomes = self._group.gather(torch.full((microbatches, 1), float(written)), "non-finite")
         if self.saver is None or not bool(outcomes.any()):
             return ""
         return f"`{self.saver.replay_command(self._iteration)}` runs that gradient step again"
 
     def _places(self, batch: Batch, minibatch: Minibatch) -> list[Tensor]:
-        """Return environment and step, counted from 1, of the rows of every part, `[K, 2]`."""
+        """Return environment and step, counted from 1, of the rows of every microbatch, `[K, 2]`."""
         steps, count = self._rollouts[0].rewards.shape
         shards = torch.tensor(list(self._shards))
         places = []
-        for part in batch.order[:, minibatch.epoch, minibatch.number].flatten(1).cpu():
-            shard, row = part // (steps * count), part % (steps * count)
+        for microbatch in batch.order[:, minibatch.epoch, minibatch.number].flatten(1).cpu():
+            shard, row = microbatch // (steps * count), microbatch % (steps * count)
             shard = shard if self._options.share_data else shards[shard]
             places.append(torch.stack([shard * count + row % count, row // count + 1], 1))
         return places

@@ -14,12 +14,12 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from lockstep.algorithm.agent import Agent
-from lockstep.algorithm.batch import Part, RowLayout
-from lockstep.algorithm.loss import LOSS_SCALARS, Loss, TrainMask, part_loss
+from lockstep.algorithm.batch import Microbatch, RowLayout
+from lockstep.algorithm.loss import LOSS_SCALARS, Loss, TrainMask, microbatch_loss
 from lockstep.ppo.settings import PPOConfig
 from lockstep.ppo.statistics import STATISTICS
 
-__all__ = ["Finding", "Origin", "trace_part", "trace_total"]
+__all__ = ["Finding", "Origin", "trace_microbatch", "trace_total"]
 
 _STATISTIC_SCALARS = 2
 """Leading LOSS_SCALARS, which are statistics of the samples. Others may be infinite: `ppo.clip`, for no clipping."""
@@ -43,20 +43,22 @@ class Finding:
     text: str
     """The number, as a clause: `column 2 of the observations is nan`."""
     row: int | None = None
-    """Row of the part, where the number belongs to one."""
+    """Row of the microbatch, where the number belongs to one."""
 
 
-def trace_part(agent: Agent, config: PPOConfig, part: Part, scalars: Tensor, trained: TrainMask) -> Finding | None:
-    """Compute the gradient of a part with the agent's weights. Return the first non-finite value; None if all are.
+def trace_microbatch(
+    agent: Agent, config: PPOConfig, microbatch: Microbatch, scalars: Tensor, trained: TrainMask
+) -> Finding | None:
+    """Compute the gradient of a microbatch with the agent's weights. Return the first non-finite value; None if all are.
 
     Arguments as in `OrderedGradient`. Inputs come first: parameters, the columns of the rows, and the statistics of the advantages.
     """
-    finding = _find_in_parameters(agent) or _find_in_columns(agent.layout, part.rows) or _find_in_scalars(scalars)
-    return finding or _find_in_operations(agent, config, part, scalars, trained)
+    finding = _find_in_parameters(agent) or _find_in_columns(agent.layout, microbatch.rows) or _find_in_scalars(scalars)
+    return finding or _find_in_operations(agent, config, microbatch, scalars, trained)
 
 
 def trace_total(agent: Agent, total: Tensor) -> Finding | None:
-    """Say what is not finite in the sums `[P + 5 + n]` over all parts, or in the norm of the gradient, if all parts are finite."""
+    """Say what is not finite in the sums `[P + 5 + n]` over all microbatches, or in the norm of the gradient, if all microbatches are finite."""
     size = len(agent.flat.buffer)
     for name, gradient in agent.flat.named(total[:size]).items():
         wrong = (~gradient.isfinite()).nonzero()
@@ -106,12 +108,12 @@ def _find_in_scalars(scalars: Tensor) -> Finding | None:
 
 
 def _find_in_operations(
-    agent: Agent, config: PPOConfig, part: Part, scalars: Tensor, trained: TrainMask
+    agent: Agent, config: PPOConfig, microbatch: Microbatch, scalars: Tensor, trained: TrainMask
 ) -> Finding | None:
-    watcher, parameters = _Watcher(len(part.rows), part.states), agent.flat.parameters
+    watcher, parameters = _Watcher(len(microbatch.rows), microbatch.states), agent.flat.parameters
     buffers = agent.trained_buffers
     with buffers.training(), _layers(agent.networks, watcher), watcher, torch.enable_grad():
-        result = part_loss(Loss(agent, config, trained), agent.networks, part, scalars)
+        result = microbatch_loss(Loss(agent, config, trained), agent.networks, microbatch, scalars)
         watcher.layer = "the backward pass"
         gradients = torch.autograd.grad(
             result.loss, list(parameters.values()), allow_unused=True, materialize_grads=True
@@ -179,7 +181,7 @@ class _Watcher(TorchDispatchMode):
         self.finding = Finding(Origin.OPERATION, text, self._row(result.shape, place))
 
     def _row(self, shape: torch.Size, place: list[int]) -> int | None:
-        """Return the row of the part to which a result belongs: its first dimension, or the first two with memory."""
+        """Return the row of the microbatch to which a result belongs: its first dimension, or the first two with memory."""
         if shape and shape[0] == self._rows:
             return place[0]
         count = self._sequences

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from lockstep.algorithm.agent import Agent
-from lockstep.algorithm.batch import Batch, Minibatch, Part
+from lockstep.algorithm.batch import Batch, Microbatch, Minibatch
 from lockstep.algorithm.gradient import OrderedGradient, Replicate, ReplicatedGradient
 from lockstep.algorithm.kl_control import KLController
 from lockstep.algorithm.loss import TrainMask
@@ -66,7 +66,7 @@ class Update:
         replicate: Replicate | None = None,
         make_kernel: MakeKernel = eager,
     ) -> None:
-        """Create one rank's part of the training of `agent` on `shards`, ascending, with the settings `config` and `options`.
+        """Create the update of `agent` on the `shards` of one rank, ascending, with the settings `config` and `options`.
 
         `seed` is that of the experiment; the order of samples is drawn from it. `group` is the group of the trainers.
         Each rank of `group` contributes as many rows to a sum as it has shards or, if they are fused, one. `replicate` wraps the policy for
@@ -91,16 +91,16 @@ class Update:
         self._schedules = [Schedule.parse(config.learning_rate if value is None else value) for value in settings]
 
     def _optimizer(self, make_kernel: MakeKernel) -> Adam:
-        """Create the optimizer. The curiosity networks are a separate part, outside the norm that is clipped."""
+        """Create the optimizer. The curiosity networks are a separate parameter group, outside the norm that is clipped."""
         agent, config = self.agent, self._config
-        parts = {name: part.stop - part.start for name, part in agent.flat.slices.items()}
-        curiosity = {name: size for name, size in parts.items() if name == "curiosity"}
+        groups = {name: group.stop - group.start for name, group in agent.flat.slices.items()}
+        curiosity = {name: size for name, size in groups.items() if name == "curiosity"}
         if not (config.separate or config.separate_grad_norms):
-            parts = {"all": sum(parts.values()) - sum(curiosity.values()), **curiosity}
+            groups = {"all": sum(groups.values()) - sum(curiosity.values()), **curiosity}
         others = len(STATISTICS) + len(self._curiosity_losses)
         limits = config.adam_epsilon, config.max_grad_norm
         separately = config.separate_grad_norms
-        return Adam(agent.flat.buffer, parts, *limits, others, make_kernel, len(curiosity), separately)
+        return Adam(agent.flat.buffer, groups, *limits, others, make_kernel, len(curiosity), separately)
 
     @property
     def _curiosity_losses(self) -> tuple[str, ...]:
@@ -122,7 +122,7 @@ class Update:
         masks += [(True, False)] * (policy > value)
         masks += [(False, True)] * (policy < value or (stops and config.separate))
         for trained in masks:
-            example = Part(torch.zeros(rows, agent.layout.width, dtype=agent.dtype, device=agent.device))
+            example = Microbatch(torch.zeros(rows, agent.layout.width, dtype=agent.dtype, device=agent.device))
             if agent.spaces.images:
                 pixels = torch.zeros(rows, agent.spaces.pixel_count, dtype=torch.uint8, device=agent.device)
                 following = pixels if agent.curiosity is not None and agent.curiosity.sees_images else None
@@ -212,7 +212,7 @@ class Update:
             trained = epoch < config.epochs_of_policy and not stopped, epoch < config.epochs_of_value
             if not any(trained):
                 break
-            total = self._gradient(minibatch.parts, scalars, trained)
+            total = self._gradient(minibatch.microbatches, scalars, trained)
             *means, norm = self.adam.propose(total, minibatch.samples, self._active_rates(rates, trained))
             finite = self.guard.is_finite(total, means, norm)
             if not finite or self.adam.overflows():

@@ -30,7 +30,7 @@ def main(argv: Sequence[str]) -> int:
     step = dump.step
     print(
         f"{dump.config.env.id}, iteration {step.iteration}, epoch {step.epoch + 1}, minibatch {step.minibatch + 1}: "
-        f"{len(step.part.rows)} rows of {len(step.places[:, 0].unique())} environments"
+        f"{len(step.microbatch.rows)} rows of {len(step.places[:, 0].unique())} environments"
     )
     try:
         finding = replay(dump)

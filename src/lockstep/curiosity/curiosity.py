@@ -202,7 +202,7 @@ class Curiosity(nn.Module, ABC):
             shift.copy_(self.statistics[name].mean)
             self._scales[name].copy_(self.statistics[name].std.reciprocal())
 
-    def parts(self) -> dict[str, nn.Parameter]:
+    def trained_parameters(self) -> dict[str, nn.Parameter]:
         """Return the trained parameters by name."""
         return {name: parameter for name, parameter in self.named_parameters() if parameter.requires_grad}
 

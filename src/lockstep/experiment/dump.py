@@ -12,7 +12,7 @@ from safetensors.torch import load, save
 from torch import Tensor
 
 from lockstep.algorithm.agent import Agent
-from lockstep.algorithm.batch import Part
+from lockstep.algorithm.batch import Microbatch
 from lockstep.algorithm.loss import LOSS_SCALARS
 from lockstep.algorithm.numeric_guard import GradientStep
 from lockstep.config import VERSION, Config
@@ -28,8 +28,8 @@ __all__ = ["Dump", "DumpWriter", "read_dump"]
 _LIMIT = 2**28
 """Largest size in bytes of a dump."""
 _AGENT = "agent."
-_PART = ("pixels", "states", "next_pixels")
-"""Tensors that only some parts have."""
+_OPTIONAL = ("pixels", "states", "next_pixels")
+"""Tensors that only some microbatches have."""
 
 
 class DumpWriter:
@@ -42,9 +42,9 @@ class DumpWriter:
     def save(self, step: GradientStep, agent: Agent) -> None:
         """See `StepSaver.save`."""
         self._folder.check_present()
-        part, tensors = step.part, {f"{_AGENT}{name}": tensor for name, tensor in agent.state().items()}
-        named = {"rows": part.rows, "places": step.places, "scalars": step.scalars, "total": step.total}
-        named |= {name: getattr(part, name) for name in _PART}
+        microbatch, tensors = step.microbatch, {f"{_AGENT}{name}": tensor for name, tensor in agent.state().items()}
+        named = {"rows": microbatch.rows, "places": step.places, "scalars": step.scalars, "total": step.total}
+        named |= {name: getattr(microbatch, name) for name in _OPTIONAL}
         tensors |= {name: tensor for name, tensor in named.items() if tensor is not None}
         size = sum(tensor.numel() * tensor.element_size() for tensor in tensors.values())
         if size > _LIMIT:
@@ -130,18 +130,28 @@ def _decode(described: dict[str, object], tensors: dict[str, Tensor], path: Path
         raise TypeError("a count is not a whole number")
     rows, places, scalars = tensors["rows"], tensors["places"], tensors["scalars"]
     count = len(rows) if rows.dim() == 2 else 0
-    part = Part(rows, **{name: tensors.get(name) for name in _PART})
-    images = [image for image in (part.pixels, part.next_pixels) if image is not None]
+    microbatch = Microbatch(rows, **{name: tensors.get(name) for name in _OPTIONAL})
+    images = [image for image in (microbatch.pixels, microbatch.next_pixels) if image is not None]
     fits = count > 0 and places.shape == (count, 2) and places.dtype == torch.int64
     fits &= scalars.shape == (len(LOSS_SCALARS),) and scalars.dtype == rows.dtype
     fits &= all(image.shape[:1] == (count,) and image.dim() == 2 and image.dtype == torch.uint8 for image in images)
-    if part.states is not None:
-        fits &= part.states.dim() == 2 and len(part.states) > 0 and count % max(1, len(part.states)) == 0
+    if microbatch.states is not None:
+        fits &= (
+            microbatch.states.dim() == 2 and len(microbatch.states) > 0 and count % max(1, len(microbatch.states)) == 0
+        )
     if not fits:
         raise TypeError("the shapes of the tensors do not fit each other")
     iteration, epoch, minibatch = (int(str(number)) for number in counts)
     step = GradientStep(
-        iteration, epoch, minibatch, (trained[0], trained[1]), samples, scalars, part, places, tensors.get("total")
+        iteration,
+        epoch,
+        minibatch,
+        (trained[0], trained[1]),
+        samples,
+        scalars,
+        microbatch,
+        places,
+        tensors.get("total"),
     )
     agent = {name.removeprefix(_AGENT): tensor for name, tensor in tensors.items() if name.startswith(_AGENT)}
     return Dump(config, step, agent)

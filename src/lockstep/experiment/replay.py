@@ -34,15 +34,15 @@ def replay(dump: Dump) -> str | None:
 
 def _check_shapes(agent: Agent, step: GradientStep) -> None:
     """Raise ValueError if the tensors of a step do not fit the agent."""
-    part, losses = step.part, () if agent.curiosity is None else agent.curiosity.losses
+    microbatch, losses = step.microbatch, () if agent.curiosity is None else agent.curiosity.losses
     total = len(agent.flat.buffer) + len(STATISTICS) + len(losses)
     pixels = agent.spaces.pixel_count or None
     needs_next = pixels is not None and agent.curiosity is not None and agent.curiosity.sees_images
     expected = {
-        "rows": (part.rows, agent.layout.width, agent.dtype),
-        "states": (part.states, agent.state_size or None, agent.dtype),
-        "pixels": (part.pixels, pixels, torch.uint8),
-        "next_pixels": (part.next_pixels, pixels if needs_next else None, torch.uint8),
+        "rows": (microbatch.rows, agent.layout.width, agent.dtype),
+        "states": (microbatch.states, agent.state_size or None, agent.dtype),
+        "pixels": (microbatch.pixels, pixels, torch.uint8),
+        "next_pixels": (microbatch.next_pixels, pixels if needs_next else None, torch.uint8),
         "total": (step.total, None if step.total is None else total, agent.dtype),
     }
     for name, (tensor, size, dtype) in expected.items():

@@ -3,7 +3,7 @@
 In a group of one rank nothing is communicated: `gather` returns its input, and `reduce` adds the rows of this rank. So
 the algorithm never asks how many ranks there are.
 
-`gather` and `reduce` work on *parts*: the rows that this rank contributes, one for each of its shards, in ascending
+`gather` and `reduce` work on *own rows*: the rows that this rank contributes, one for each of its shards, in ascending
 order. Every rank owns consecutive shards, so the rows of rank 0, rank 1, … stacked are the rows of shard 0, shard 1, …
 """
 
@@ -42,12 +42,12 @@ class Clock:
         return elapsed
 
 
-def ordered_sum(parts: Tensor | Sequence[Tensor]) -> Tensor:
+def ordered_sum(rows: Tensor | Sequence[Tensor]) -> Tensor:
     """Add the rows of a tensor `[rows, columns]` one after the other: `((row 0 + row 1) + row 2) + …`.
 
     The result `[columns]` has the same bits on every rank.
     """
-    rows = parts.unbind(0) if isinstance(parts, Tensor) else parts
+    rows = rows.unbind(0) if isinstance(rows, Tensor) else rows
     if len(rows) == 1:
         return rows[0].clone()
     total = rows[0] + rows[1]
@@ -73,19 +73,19 @@ class Group(ABC):
     """
 
     @abstractmethod
-    def gather(self, parts: Tensor, phase: str) -> Tensor:
+    def gather(self, own_rows: Tensor, phase: str) -> Tensor:
         """Concatenate the rows of all ranks: `[counts[rank], …]` on each rank -> `[sum(counts), …]` on every rank.
 
         The rows are in shard order, on the device of `parts`. Raises RankLost if a rank does not take part in time.
         """
 
-    def reduce(self, parts: Tensor, phase: str) -> Tensor:
+    def reduce(self, own_rows: Tensor, phase: str) -> Tensor:
         """Add the rows of all ranks in shard order: `[counts[rank], columns]` on each rank -> `[columns]` on all.
 
-        The sum has the same bits on every rank. It may share memory with `parts`, which the caller must fill again
+        The sum has the same bits on every rank. It may share memory with `own_rows`, which the caller must fill again
         before the next use. Raises RankLost if a rank does not take part in time.
         """
-        rows = self.gather(parts, phase)
+        rows = self.gather(own_rows, phase)
         start = perf_counter()
         total = ordered_sum(rows)
         self.clock.transferred += perf_counter() - start

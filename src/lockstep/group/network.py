@@ -83,15 +83,15 @@ class NetworkGroup(Group):
         row[0, : len(name)] = torch.frombuffer(bytearray(name), dtype=torch.uint8)
         return [bytes(name).rstrip(b"\0").decode(errors="replace") for name in self.gather(row, "start").tolist()]
 
-    def gather(self, parts: Tensor, phase: str) -> Tensor:
+    def gather(self, own_rows: Tensor, phase: str) -> Tensor:
         """See `Group.gather`."""
-        counts = self.row_counts(len(parts))
-        rows = parts.reshape(len(parts), prod(parts.shape[1:]))
-        if parts.is_cuda and self._p2p.nccl:
+        counts = self.row_counts(len(own_rows))
+        rows = own_rows.reshape(len(own_rows), prod(own_rows.shape[1:]))
+        if own_rows.is_cuda and self._p2p.nccl:
             all_rows = self._move_on_devices(rows, counts, phase)
         else:
-            all_rows = self._move(rows.cpu(), counts, phase).to(parts.device)
-        return all_rows.view(sum(counts), *parts.shape[1:])
+            all_rows = self._move(rows.cpu(), counts, phase).to(own_rows.device)
+        return all_rows.view(sum(counts), *own_rows.shape[1:])
 
     def _move(self, rows: Tensor, counts: Sequence[int], phase: str) -> Tensor:
         """Gather rows on the CPU: `[counts[rank], columns]` on each rank -> `[sum(counts), columns]` on every rank.
@@ -106,13 +106,13 @@ class NetworkGroup(Group):
         self._exchange([own_share] * self.size, shares, phase)
         return all_rows
 
-    def reduce(self, parts: Tensor, phase: str) -> Tensor:
+    def reduce(self, own_rows: Tensor, phase: str) -> Tensor:
         """See `Group.reduce`. Large rows on the CPU are added in slices."""
-        counts = self.row_counts(len(parts))
-        is_small = sum(counts) <= 2 or sum(counts) * parts[0].nbytes < SLICED_BYTES
-        if is_small or (parts.is_cuda and self._p2p.nccl):
-            return super().reduce(parts, phase)
-        return self._add_slices(parts.cpu(), counts, phase).to(parts.device)
+        counts = self.row_counts(len(own_rows))
+        is_small = sum(counts) <= 2 or sum(counts) * own_rows[0].nbytes < SLICED_BYTES
+        if is_small or (own_rows.is_cuda and self._p2p.nccl):
+            return super().reduce(own_rows, phase)
+        return self._add_slices(own_rows.cpu(), counts, phase).to(own_rows.device)
 
     def _add_slices(self, rows: Tensor, counts: Sequence[int], phase: str) -> Tensor:
         """Add rows as `reduce` does: each rank adds one slice of the columns of all rows, and sends the sums to all ranks.

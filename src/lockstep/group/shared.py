@@ -82,30 +82,32 @@ class SharedMemoryGroup(Group):
         self._layouts: dict[tuple[torch.Size, torch.dtype], list[_Piece]] = {}
         self._owned: list[Group | Channel] = []
 
-    def gather(self, parts: Tensor, phase: str) -> Tensor:
+    def gather(self, own_rows: Tensor, phase: str) -> Tensor:
         """See `Group.gather`."""
-        pieces = self._pieces(parts.shape, parts.dtype)
+        pieces = self._pieces(own_rows.shape, own_rows.dtype)
         if len(pieces) == 1:
-            shared_rows = self._exchange(parts, pieces[0], phase).all_rows
+            shared_rows = self._exchange(own_rows, pieces[0], phase).all_rows
             start = perf_counter()
-            all_rows = shared_rows.to(parts.device, copy=True)
+            all_rows = shared_rows.to(own_rows.device, copy=True)
             self.clock.transferred += perf_counter() - start
         else:
-            all_rows = parts.new_empty(len(pieces[0].views[0].rows), prod(parts.shape[1:]))
+            all_rows = own_rows.new_empty(len(pieces[0].views[0].rows), prod(own_rows.shape[1:]))
             for piece in pieces:
-                shared_rows = self._exchange(parts, piece, phase).all_rows
+                shared_rows = self._exchange(own_rows, piece, phase).all_rows
                 start = perf_counter()
                 all_rows[:, piece.columns] = shared_rows
                 self.clock.transferred += perf_counter() - start
-        return all_rows.view(len(all_rows), *parts.shape[1:])
+        return all_rows.view(len(all_rows), *own_rows.shape[1:])
 
-    def reduce(self, parts: Tensor, phase: str) -> Tensor:
+    def reduce(self, own_rows: Tensor, phase: str) -> Tensor:
         """See `Group.reduce`. The sum is computed directly from the shared rows."""
-        is_large = sum(self.row_counts(len(parts))) >= SLICED_ROWS and parts[0].nbytes >= SLICED_BYTES
+        is_large = sum(self.row_counts(len(own_rows))) >= SLICED_ROWS and own_rows[0].nbytes >= SLICED_BYTES
         add = self._add_slices if is_large else self._add_all
-        sums = [add(self._exchange(parts, piece, phase), phase) for piece in self._pieces(parts.shape, parts.dtype)]
+        sums = [
+            add(self._exchange(own_rows, piece, phase), phase) for piece in self._pieces(own_rows.shape, own_rows.dtype)
+        ]
         total = sums[0] if len(sums) == 1 else torch.cat(sums)
-        return total.to(parts.device) if parts.is_cuda else total
+        return total.to(own_rows.device) if own_rows.is_cuda else total
 
     def _add_all(self, view: _View, phase: str) -> Tensor:
         start = perf_counter()
@@ -126,14 +128,14 @@ class SharedMemoryGroup(Group):
         self.clock.transferred += added - start + perf_counter() - entered
         return total
 
-    def _exchange(self, parts: Tensor, piece: _Piece, phase: str) -> _View:
+    def _exchange(self, own_rows: Tensor, piece: _Piece, phase: str) -> _View:
         """Write this rank's columns of `piece` and wait for those of all ranks. The view is valid until the next exchange."""
         start = perf_counter()
         self._exchanged += 1
         view = piece.views[self._exchanged % 2]
-        if parts.dim() != 2:
-            parts = parts.reshape(len(parts), prod(parts.shape[1:]))
-        view.own_rows.copy_(parts if piece.columns is None else parts[:, piece.columns])
+        if own_rows.dim() != 2:
+            own_rows = own_rows.reshape(len(own_rows), prod(own_rows.shape[1:]))
+        view.own_rows.copy_(own_rows if piece.columns is None else own_rows[:, piece.columns])
         written = perf_counter()
         self._enter(phase)
         self.clock.waited += perf_counter() - written

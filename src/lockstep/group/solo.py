@@ -22,14 +22,14 @@ class Solo(Group):
         self.clock = clock or Clock()
         self.counts, self.fixed_counts = tuple(counts) or (1,), bool(counts)
 
-    def gather(self, parts: Tensor, phase: str) -> Tensor:
-        """Return `parts` unchanged: this rank has all rows."""
-        self.row_counts(parts.shape[0])
-        return parts
+    def gather(self, own_rows: Tensor, phase: str) -> Tensor:
+        """Return `own_rows` unchanged: this rank has all rows."""
+        self.row_counts(own_rows.shape[0])
+        return own_rows
 
-    def reduce(self, parts: Tensor, phase: str) -> Tensor:
+    def reduce(self, own_rows: Tensor, phase: str) -> Tensor:
         """See `Group.reduce`. A single row is returned without a copy."""
-        return parts[0] if self.row_counts(parts.shape[0]) == (1,) else super().reduce(parts, phase)
+        return own_rows[0] if self.row_counts(own_rows.shape[0]) == (1,) else super().reduce(own_rows, phase)
 
     def barrier(self, phase: str, timeout_factor: float = 1) -> None:
         """Do nothing: there is no other rank."""

@@ -18,9 +18,9 @@ def persistent_buffers(module: nn.Module) -> dict[str, Tensor]:
 class TrainedBuffers:
     """Buffers that a forward pass in training mode changes, such as running statistics. Most networks have none.
 
-    Every forward pass of a gradient step starts from the same values. There is one forward pass per part of the
+    Every forward pass of a gradient step starts from the same values. There is one forward pass per microbatch of the
     minibatch. The gradient step replaces the buffers by the average of their values after these passes, added in the
-    order of the parts. If there are such buffers, the networks are in evaluation mode except within `training`.
+    order of the microbatches. If there are such buffers, the networks are in evaluation mode except within `training`.
     """
 
     def __init__(self, networks: nn.Module, names: Sequence[str]) -> None:

@@ -14,19 +14,19 @@ __all__ = ["FlatParameters"]
 
 
 class FlatParameters:
-    """Flat buffer of all parameters, with the slice of each part (policy, value, ...)."""
+    """Flat buffer of all parameters, with the slice of each parameter group (policy, value, …)."""
 
-    def __init__(self, parts: Mapping[str, Mapping[str, nn.Parameter]]) -> None:
-        """Move the parameters of all parts, by name, into one flat buffer. A parameter may be in one part only."""
-        self.parameters = {name: parameter for named in parts.values() for name, parameter in named.items()}
+    def __init__(self, groups: Mapping[str, Mapping[str, nn.Parameter]]) -> None:
+        """Move the parameters of all groups, by name, into one flat buffer. A parameter may be in one group only."""
+        self.parameters = {name: parameter for named in groups.values() for name, parameter in named.items()}
         """Parameters by name, in the order of the buffer."""
         self.buffer: Tensor = torch.cat([parameter.detach().reshape(-1) for parameter in self.parameters.values()])
         """Flat parameters `[N]`. Writing to this tensor changes the module."""
         self._shapes = [parameter.shape for parameter in self.parameters.values()]
         for name, view in self.named(self.buffer).items():
             self.parameters[name].data = view
-        ends = list(accumulate(sum(map(Tensor.numel, named.values())) for named in parts.values()))
-        self.slices = {name: slice(start, end) for name, start, end in zip(parts, [0, *ends], ends, strict=False)}
+        ends = list(accumulate(sum(map(Tensor.numel, named.values())) for named in groups.values()))
+        self.slices = {name: slice(start, end) for name, start, end in zip(groups, [0, *ends], ends, strict=False)}
 
     def named(self, buffer: Tensor) -> dict[str, Tensor]:
         """Return views of `buffer`, any tensor `[N]`, in the shapes of the parameters, by name."""

@@ -201,8 +201,8 @@ class Policy(nn.Module):
         assert state is not None
         return state
 
-    def parts(self) -> dict[str, dict[str, nn.Parameter]]:
-        """Return the parameters of each part, by name: `policy` (which includes a shared trunk) and `value`."""
+    def parameter_groups(self) -> dict[str, dict[str, nn.Parameter]]:
+        """Return the parameter groups with their parameters, by name: `policy` (which includes a shared trunk) and `value`."""
         named = dict(self.named_parameters())
         value = {name: named[name] for name in named if name.startswith(_CRITIC_MODULES)}
         return {"policy": {name: named[name] for name in named if name not in value}, "value": value}

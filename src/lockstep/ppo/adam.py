@@ -18,16 +18,16 @@ _SAFE_RATE = 1e30
 
 
 class Adam:
-    """Adam optimizer for the parts (policy, critic) of one flat tensor of weights.
+    """Adam optimizer for the parameter groups (policy, critic) of one flat tensor of weights.
 
-    Each part has its own learning rate. A step may leave out parts; their weights and moments stay unchanged. A step is
+    Each group has its own learning rate. A step may leave out groups; their weights and moments stay unchanged. A step is
     first proposed, so that the caller can examine its statistics, and takes effect only if it is accepted.
     """
 
     def __init__(
         self,
         weights: Tensor,
-        parts: Mapping[str, int],
+        groups: Mapping[str, int],
         epsilon: float,
         limit: float | None = None,
         others: int = 0,
@@ -37,21 +37,21 @@ class Adam:
     ) -> None:
         """Create the state and the kernel of the optimizer for `weights` `[P]`, which are updated in place.
 
-        `parts` are sizes by name, in the order of `weights`; the last `unclipped` are neither clipped nor counted in the norm. `limit` is the
-        largest norm of the gradient, None: not clipped; with `separately`, each part is clipped by its own norm. `others` is the number `S` of
+        `groups` are sizes by name, in the order of `weights`; the last `unclipped` are neither clipped nor counted in the norm. `limit` is the
+        largest norm of the gradient, None: not clipped; with `separately`, each group is clipped by its own norm. `others` is the number `S` of
         other sums that follow the gradient. `make_kernel` makes the kernel of `StepFormula`.
         """
         self._weights = weights
         self._limit = math.inf if limit is None else limit
         self.first = torch.zeros_like(weights)
         self.second = torch.zeros_like(weights)
-        self.steps = dict.fromkeys(parts, 0)
+        self.steps = dict.fromkeys(groups, 0)
         # on the CPU, and filled by NumPy: a new tensor for each step takes longer
-        self._numbers = torch.zeros(2 + 3 * len(parts), dtype=weights.dtype, device="cpu")
+        self._numbers = torch.zeros(2 + 3 * len(groups), dtype=weights.dtype, device="cpu")
         self._number_array = self._numbers.numpy()
         numbers = self._numbers.to(weights.device)
         examples = (weights, self.first, self.second, weights.new_zeros(len(weights) + others), numbers)
-        formula = StepFormula(tuple(parts.values()), epsilon, len(parts) - unclipped, separately)
+        formula = StepFormula(tuple(groups.values()), epsilon, len(groups) - unclipped, separately)
         is_blocked = make_kernel is eager and weights.device.type == "cpu"
         self._kernel = BlockedStep(formula, examples) if is_blocked else make_kernel(formula, examples)
         self._proposed: tuple[Tensor, Tensor, Tensor] | None = None
@@ -59,7 +59,7 @@ class Adam:
         self._largest_rate = 0.0
 
     def propose(self, total: Tensor, count: float, rates: Mapping[str, float]) -> list[float]:
-        """Compute a step of the parts in `rates`, which maps each to its learning rate, and keep it for `accept`.
+        """Compute a step of the groups in `rates`, which maps each to its learning rate, and keep it for `accept`.
 
         `total` are the sums `[P + S]` over `count` samples. Returns the means of the other S sums and, last, the norm
         of the gradient before clipping.

@@ -36,23 +36,23 @@ class BlockedStep:
         formula, size = self._formula, len(weights)
         count, limit = numbers[0], numbers[1]
         torch.div(total, count, out=self._mean)
-        ends = [sum(formula.sizes[: part + 1]) for part in range(len(formula.sizes))]
+        ends = [sum(formula.sizes[: group + 1]) for group in range(len(formula.sizes))]
         bounds = list(zip([0, *ends], ends, strict=False))
         norm = self._norm(0, ends[formula.clipped - 1] if formula.clipped else 0)
-        norms = [self._norm(*part) if formula.separately else norm for part in bounds[: formula.clipped]]
+        norms = [self._norm(*group) if formula.separately else norm for group in bounds[: formula.clipped]]
         scales = [(limit / (part_norm + 1e-6)).clamp_max(1) for part_norm in norms]
         # the moments of the last accepted step are an argument, so the others are free
         is_free = self._moments[0][0].data_ptr() != first.data_ptr()
         new_first, new_second = self._moments[0 if is_free else 1]
-        for part, (start, end) in enumerate(bounds):
-            part_numbers = numbers[2 + 3 * part : 5 + 3 * part].unbind()
+        for group, (start, end) in enumerate(bounds):
+            group_numbers = numbers[2 + 3 * group : 5 + 3 * group].unbind()
             for begin in range(start, end, _BLOCK):
                 block = slice(begin, min(begin + _BLOCK, end))
-                if part < formula.clipped:
-                    self._mean[block].mul_(scales[part])
+                if group < formula.clipped:
+                    self._mean[block].mul_(scales[group])
                 inputs = [tensor[block] for tensor in (weights, first, second, self._mean)]
                 results = [tensor[block] for tensor in (self._weights, new_first, new_second)]
-                self._step_block(inputs, part_numbers, results)
+                self._step_block(inputs, group_numbers, results)
         statistics = torch.cat([self._mean[size:], norm.view(1)])
         return self._weights, new_first, new_second, statistics
 

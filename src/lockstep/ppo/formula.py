@@ -18,8 +18,8 @@ class StepFormula:
     Adam is algorithm 1 of Kingma & Ba 2015 (arXiv:1412.6980).
 
     Inputs: the weights, first and second moments, `[P]` each; the sums over all samples `[P + S]`, of which the first P
-    are the gradient; and numbers `[2 + 3 * parts]`: the number of samples, the largest gradient norm, and for each part
-    a flag (1 to step the part, 0 to leave it unchanged), its learning rate over (1 - β₁ᵗ), and 1 / √(1 - β₂ᵗ), the bias
+    are the gradient; and numbers `[2 + 3 * groups]`: the number of samples, the largest gradient norm, and for each group
+    a flag (1 to step the group, 0 to leave it unchanged), its learning rate over (1 - β₁ᵗ), and 1 / √(1 - β₂ᵗ), the bias
     corrections of Adam.
 
     Outputs: the new weights, first and second moments, `[P]` each; and `[S + 1]`: the means of the other S sums, then
@@ -27,12 +27,12 @@ class StepFormula:
     """
 
     sizes: tuple[int, ...]
-    """Sizes of the parts, which add up to P."""
+    """Sizes of the parameter groups, which add up to P."""
     epsilon: float
     clipped: int
-    """Number of leading parts whose gradients are clipped by their common norm. Other gradients are not clipped."""
+    """Number of leading groups whose gradients are clipped by their common norm. Other gradients are not clipped."""
     separately: bool = False
-    """Clip each of these parts by its own norm instead."""
+    """Clip each of these groups by its own norm instead."""
 
     def __call__(self, *tensors: Tensor) -> tuple[Tensor, ...]:
         """Compute the step; the inputs and outputs are described in the class."""
@@ -40,12 +40,12 @@ class StepFormula:
         count, limit = numbers[0], numbers[1]
         mean = total / count
         gradient, others = mean.split([len(weights), len(total) - len(weights)])
-        parts = gradient.split(self.sizes)
-        clipped, unclipped = parts[: self.clipped], parts[self.clipped :]
+        groups = gradient.split(self.sizes)
+        clipped, unclipped = groups[: self.clipped], groups[self.clipped :]
         norm = _norm(clipped)
-        norms = [_norm([part]) for part in clipped] if self.separately else [norm] * self.clipped
+        norms = [_norm([group]) for group in clipped] if self.separately else [norm] * self.clipped
         scales = [(limit / (part_norm + 1e-6)).clamp_max(1) for part_norm in norms]
-        gradients = [*(part * scale for part, scale in zip(clipped, scales, strict=True)), *unclipped]
+        gradients = [*(group * scale for group, scale in zip(clipped, scales, strict=True)), *unclipped]
         before = [tensor.split(self.sizes) for tensor in (weights, first, second)]
         part_inputs = zip(*before, gradients, numbers[2:].view(-1, 3).unbind(), strict=True)
         stepped = [self._step_part(*inputs) for inputs in part_inputs]
@@ -55,9 +55,9 @@ class StepFormula:
     def _step_part(
         self, weights: Tensor, first: Tensor, second: Tensor, gradient: Tensor, numbers: Tensor
     ) -> tuple[Tensor, Tensor, Tensor]:
-        """Compute the new weights, first and second moments of one part.
+        """Compute the new weights, first and second moments of one group.
 
-        Parts are stepped one by one, so that the numbers of a part need not be expanded to `[P]`.
+        Groups are stepped one by one, so that the numbers of a group need not be expanded to `[P]`.
         """
         on, rate, scale = numbers.unbind()
         first = first + (1 - BETA1) * on * (gradient - first)
@@ -65,10 +65,10 @@ class StepFormula:
         return weights - on * rate * first / (second.sqrt() * scale + self.epsilon), first, second
 
 
-def _norm(parts: Sequence[Tensor]) -> Tensor:
-    return _concatenate(parts).square().sum().sqrt()
+def _norm(groups: Sequence[Tensor]) -> Tensor:
+    return _concatenate(groups).square().sum().sqrt()
 
 
-def _concatenate(parts: Sequence[Tensor]) -> Tensor:
-    """Concatenate the parts. A single part is returned without a copy, which would take a fifth of a step."""
-    return parts[0] if len(parts) == 1 else torch.cat(list(parts))
+def _concatenate(groups: Sequence[Tensor]) -> Tensor:
+    """Concatenate the groups. A single group is returned without a copy, which would take a fifth of a step."""
+    return groups[0] if len(groups) == 1 else torch.cat(list(groups))

@@ -10,7 +10,7 @@ KL = STATISTICS.index("approx_kl")
 
 
 class MeanAccumulator:
-    """Means of statistics over the minibatches of an update; for the policy or the critic, those that trained that part."""
+    """Means of statistics over the minibatches of an update; for the policy or the critic, those that trained it."""
 
     def __init__(self, minibatches: int, others: Sequence[str] = ()) -> None:
         """Create an accumulator for `minibatches` per epoch. `others` follow STATISTICS, averaged over all minibatches."""
@@ -22,7 +22,7 @@ class MeanAccumulator:
         self._kls: list[float | None] = []
 
     def add(self, statistics: Sequence[float], norm: float, policy: bool, value: bool) -> None:
-        """Add statistics and gradient norm of a minibatch; `policy` and `value` are True if it trained that part."""
+        """Add statistics and gradient norm of a minibatch; `policy` and `value` are True if it trained that group."""
         self._sums = [total + statistic for total, statistic in zip(self._sums, statistics, strict=True)]
         self._norms += norm
         self._steps += 1

@@ -154,9 +154,9 @@ class FabricGroup(NetworkGroup):
             return super()._move(rows, counts, phase)
         return self._move_on_devices(rows, counts, phase)
 
-    def reduce(self, parts: Tensor, phase: str) -> Tensor:
+    def reduce(self, own_rows: Tensor, phase: str) -> Tensor:
         """See `Group.reduce`. All rows are gathered."""
-        return super().reduce(parts, phase) if self._collective is None else Group.reduce(self, parts, phase)
+        return super().reduce(own_rows, phase) if self._collective is None else Group.reduce(self, own_rows, phase)
 
     def _gather_bytes(self, all_rows: Tensor, rows: Tensor, phase: str) -> None:
         if self._collective is None:

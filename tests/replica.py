@@ -87,7 +87,7 @@ def replicate(module: nn.Module) -> nn.Module:
 
 def train_all(rank: int, size: int, folder: Path) -> None:
     """Train every case as one of the trainers."""
-    group = NetworkGroup("gloo", rank, size, 30.0, f"file://{folder}/meeting")
+    group = NetworkGroup("gloo", rank, size, 30.0, f"file://{folder}/rendezvous")
     for case, words in CASES.items():
         np.save(folder / f"{rank}.{case}.npy", train(case, group, words.get("shares", EQUAL)[rank], replicate))
     group.close()

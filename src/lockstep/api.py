@@ -15,11 +15,11 @@ from lockstep.algorithm.plan import Plan
 from lockstep.config import Config
 from lockstep.envs.catalog import make_one
 from lockstep.envs.functions import Make, is_function, register_function
-from lockstep.experiment.begin import ResolvedRun, begin
 from lockstep.experiment.execute import open_run
 from lockstep.experiment.hooks import Hook, import_hook, importable_hook
 from lockstep.experiment.policy import TrainedPolicy, evaluation_seeds, load_policy
 from lockstep.experiment.prepare_resume import prepare_resume
+from lockstep.experiment.prepare_run import ResolvedRun, prepare_run
 from lockstep.experiment.program import compose_config, settings_tree
 from lockstep.experiment.resolve import importable, resolve
 from lockstep.experiment.start import (
@@ -187,7 +187,7 @@ def train(
 
 def _begin(run: ResolvedRun, make: Make | None, modules: list[str], hook: Hook | None, restarts: int) -> Run:
     """Create the run, or open it with `resume`, and train it. `make` is the function that makes its environment, if any."""
-    folder, _, resume_from = begin(run)
+    folder, _, resume_from = prepare_run(run)
     try:
         opened = Run(folder.path, make)
         return opened if resume_from is None else _train_to_end(opened, run.plan, resume_from, modules, hook, restarts)

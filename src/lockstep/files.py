@@ -105,29 +105,29 @@ def write_atomically(path: Path, content: bytes | Iterable[bytes]) -> None:
 
     A symbolic link under the name of the file is replaced, not followed. Raises OSError if the file can't be written.
     """
-    aside = path.with_name(f".{path.name}.{secrets.token_hex(8)}.partial")
+    temporary = path.with_name(f".{path.name}.{secrets.token_hex(8)}.partial")
     try:
-        with create_file(aside) as file:
+        with create_file(temporary) as file:
             file.writelines([content] if isinstance(content, bytes) else content)
             file.flush()
             os.fsync(file.fileno())
-        aside.replace(path)
+        temporary.replace(path)
     except OSError as error:
         error.filename = str(path)  # a failed write has none, and nobody knows the temporary name
         error.filename2 = None
         raise
     finally:
         with suppress(OSError):
-            aside.unlink()
+            temporary.unlink()
     sync_folder(path.parent)
 
 
 def remove_leftovers(folder: Path) -> None:
     """Remove the temporary files in `folder` that `write_atomically` left when its process was killed."""
-    for aside in folder.glob(".*.partial"):
+    for temporary in folder.glob(".*.partial"):
         with suppress(OSError):  # a folder, or a file that is gone
-            if time.time() - aside.lstat().st_mtime > _ABANDONED_AFTER:
-                aside.unlink()
+            if time.time() - temporary.lstat().st_mtime > _ABANDONED_AFTER:
+                temporary.unlink()
 
 
 def sync_file(path: Path) -> None:

@@ -44,7 +44,7 @@ def trainer(*servers: Warm) -> Trained:
         columns = columns or list(MATRICES[matrix])
         name, size = PLANS[plan]
         memory = create_memory(size) if backend == "shared" and size > 1 else None
-        meeting = f"file://{folder}/meeting" if memory is None else _DESCRIPTOR
+        meeting = f"file://{folder}/rendezvous" if memory is None else _DESCRIPTOR
         folder.mkdir()
         ranks = [
             servers[rank % 2 if size > 1 else 1].start(

@@ -215,7 +215,7 @@ def test_damaged_checkpoint_is_refused_where_another_one_would_be_another_policy
     assert main([words[0], str(damaged.path), *words[1:]]) == 2
     (line,) = capsys.readouterr().err.splitlines()[-1:]
     problem = f"checkpoint {damaged.checkpoint(2)}: agent.safetensors is missing, truncated or changed"
-    assert line == f"lockstep: {problem}; use the newest whole one with --iteration 1"
+    assert line == f"lockstep: {problem}; use the newest intact checkpoint with --iteration 1"
     assert sorted(damaged.path.rglob("*")) == before
 
 

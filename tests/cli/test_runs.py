@@ -303,12 +303,12 @@ def test_eval_of_a_run_from_a_newer_version(run: Path, capsys: pytest.CaptureFix
         (
             "version",
             "Infinity",
-            "state.json is missing or broken; no earlier one is whole: --iteration 0 starts the run",
+            "state.json is missing or broken; no earlier checkpoint is intact: --iteration 0 starts the run",
         ),
         (
             "files",
             "{}",
-            "state.json does not list agent.safetensors; no earlier one is whole: --iteration 0 starts the run",
+            "state.json does not list agent.safetensors; no earlier checkpoint is intact: --iteration 0 starts the run",
         ),
         ("seconds", "Infinity", "does not fit this run: seconds is inf: it must be a finite number"),
         ("env_steps", "1e400", "does not fit this run: env_steps is inf: it must be a whole number of at least 0"),

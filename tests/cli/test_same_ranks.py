@@ -31,7 +31,7 @@ def start(tmp_path: Path, environ: dict[str, str], warm: Warm) -> Start:
         folders: tuple[Path, Path] = (tmp_path, tmp_path),
     ) -> list[Finished]:
         ranks = []
-        meeting = ("--out", tmp_path / "runs", "--runtime.rendezvous", f"file://{tmp_path}/meeting")
+        meeting = ("--out", tmp_path / "runs", "--runtime.rendezvous", f"file://{tmp_path}/rendezvous")
         for rank in range(2):
             place = {"RANK": rank, "WORLD_SIZE": 2, "LOCAL_RANK": rank, "LOCAL_WORLD_SIZE": 2}
             given = environ | {name: str(value) for name, value in place.items()} | (variables if rank else {})

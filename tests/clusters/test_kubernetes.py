@@ -45,7 +45,7 @@ def test_manifest_follows_the_schema_and_leaves_nothing_behind(
     }
     assert container["args"] == [
         *("train", "cartpole", "--name", "run-1", "--seed", "3", "--plan.shards", "4"),
-        *("--runtime.rendezvous", "file:///lockstep/runs/run-1.meeting", "--resume"),
+        *("--runtime.rendezvous", "file:///lockstep/runs/run-1.rendezvous", "--resume"),
     ]
     assert list(tmp_path.iterdir()) == []
     misspelled = yaml.safe_load(yaml.safe_dump(job).replace("podFailurePolicy:", "podFailurePolice:"))

@@ -45,7 +45,7 @@ def fixture_alone(run_in, tmp_path_factory: pytest.TempPathFactory) -> list[str]
 
 def processes_of(run: Path) -> list[int]:
     """Return the ids of the ranks of a run."""
-    return processes_with(f"file://{run}/job/meeting")
+    return processes_with(f"file://{run}/job/rendezvous")
 
 
 def outcome(process: "subprocess.Popen[str]") -> tuple[int, str, str]:
@@ -122,10 +122,10 @@ def test_more_ranks_than_the_cluster_has_room_for_are_refused(cluster: Any, run_
 @pytest.mark.exhaustive
 def test_error_of_a_rank_is_the_one_of_the_command(cluster: Any, run_cli, tmp_path: Path) -> None:
     words = ("--on", "ray", "--ranks", 2, "--job", f"address={cluster.address}")
-    done = run_cli(*WORDS, *words, "--runtime.rendezvous", f"file://{tmp_path}/missing/meeting")
+    done = run_cli(*WORDS, *words, "--runtime.rendezvous", f"file://{tmp_path}/missing/rendezvous")
     assert (done.rc, done.stdout) == (BAD_INPUT, "")
     assert done.stderr == (
-        f"lockstep: runtime.rendezvous is 'file://{tmp_path}/missing/meeting': the file's folder does not exist\n"
+        f"lockstep: runtime.rendezvous is 'file://{tmp_path}/missing/rendezvous': the file's folder does not exist\n"
     )
     assert list((tmp_path / "runs").iterdir()) == []
 

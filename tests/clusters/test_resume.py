@@ -51,7 +51,15 @@ def test_script_for_slurm_resumes_the_run(
     command_words = shlex.split(command.removeprefix("command=(").removesuffix(")"))
     started = command_words[command_words.index("lockstep") + 1 :]
     assert started == [
-        *("resume", str(run), "--runtime.timeout", "30", "--runtime.rendezvous", f"file://{run}/job/meeting", *LONGER)
+        *(
+            "resume",
+            str(run),
+            "--runtime.timeout",
+            "30",
+            "--runtime.rendezvous",
+            f"file://{run}/job/rendezvous",
+            *LONGER,
+        )
     ]
     shutil.copytree(complete, tmp_path / "runs/local")
     run_in(tmp_path, "resume", "local", *LONGER)
@@ -70,7 +78,7 @@ def test_manifest_for_kubernetes_resumes_the_run(run: Path, capsys: pytest.Captu
     (container,) = job["spec"]["template"]["spec"]["containers"]
     assert container["args"] == [
         *("resume", "/lockstep/runs/run", *LONGER),
-        *("--runtime.rendezvous", "file:///lockstep/runs/run.meeting"),
+        *("--runtime.rendezvous", "file:///lockstep/runs/run.rendezvous"),
     ]
     assert not (run / "job").exists()
 

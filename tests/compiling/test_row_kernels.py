@@ -35,9 +35,9 @@ def test_blocks_give_the_results_of_single_rows(count: int) -> None:
 def test_many_numbers_of_rows_need_few_kernels() -> None:
     made: list[int] = []
 
-    def make(formula: Formula, examples: Sequence[Tensor], prepares: bool = False) -> InterpretedKernel:
+    def make(formula: Formula, examples: Sequence[Tensor], packs_weights: bool = False) -> InterpretedKernel:
         made.append(len(examples[0]))
-        return interpreted(formula, examples, prepares)
+        return interpreted(formula, examples, packs_weights)
 
     kernels = RowKernels(make)
     for count in range(1500, 2100):  # as with plan.preempt, where unfinished steps are left out
@@ -49,9 +49,9 @@ def test_many_numbers_of_rows_need_few_kernels() -> None:
 def test_blocks_of_images_are_smaller() -> None:
     made: list[int] = []
 
-    def make(formula: Formula, examples: Sequence[Tensor], prepares: bool = False) -> InterpretedKernel:
+    def make(formula: Formula, examples: Sequence[Tensor], packs_weights: bool = False) -> InterpretedKernel:
         made.append(len(examples[0]))
-        return interpreted(formula, examples, prepares)
+        return interpreted(formula, examples, packs_weights)
 
     images = torch.ones(70, 3 * 512 * 512)  # 5 rows are more than the greatest number of elements of a block
     (found,) = RowKernels(make).compute("name", lambda rows: (rows.sum(1),), images)

@@ -11,9 +11,9 @@ import pytest
 
 from lockstep.envs.catalog import describe_env, known_environments, make_engine, make_one, restarted_episode_limit
 from lockstep.envs.choice import FASTER, choose_engine, choose_threads
+from lockstep.envs.env_factory import EnvFactory
 from lockstep.envs.families import family_of
 from lockstep.envs.settings import EngineName, EnvConfig
-from lockstep.envs.single import Recipe
 
 
 @pytest.mark.parametrize(
@@ -212,13 +212,13 @@ def test_an_environment_renders_only_on_request() -> None:
 def test_a_description_creates_only_one_environment(
     env_id: str, engine: EngineName, maker: str, observation: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    calls, make = [], getattr(Recipe, maker)
+    calls, make = [], getattr(EnvFactory, maker)
 
-    def make_one_environment(recipe: Recipe, *numbers: int) -> object:
+    def make_one_environment(factory: EnvFactory, *numbers: int) -> object:
         calls.append(numbers)
-        return make(recipe, *(1 for _ in numbers))
+        return make(factory, *(1 for _ in numbers))
 
-    monkeypatch.setattr(Recipe, maker, make_one_environment)
+    monkeypatch.setattr(EnvFactory, maker, make_one_environment)
     spaces = describe_env(EnvConfig(env_id, engine, count=1_000_000, threads=4096))
     assert spaces.observation_size == observation
     assert calls == [(1,) if maker == "make_vector" else (1, 1)]

@@ -11,9 +11,9 @@ import pytest
 from lockstep.cli.main import main
 from lockstep.envs.catalog import describe_env, make_engine
 from lockstep.envs.engine import Engine, EnvironmentFailed
+from lockstep.envs.env_factory import EnvFactory
 from lockstep.envs.in_process import InProcessEngine
 from lockstep.envs.settings import EnvConfig
-from lockstep.envs.single import Recipe
 
 
 class Faulty(gym.Env[Any, Any]):
@@ -140,7 +140,7 @@ def test_an_environment_without_spaces_is_refused() -> None:
 
 def test_an_exit_in_close_raises_environment_failed() -> None:
     engine = object.__new__(InProcessEngine)
-    engine._first, engine._recipe = 2, Recipe(ENV_ID)
+    engine._first, engine._factory = 2, EnvFactory(ENV_ID)
     engine._envs = [Faulty("exit in close")]  # type: ignore[list-item]
     with pytest.raises(EnvironmentFailed, match=r"environment 2 .* called sys.exit\(0\)"):
         engine.close()

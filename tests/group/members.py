@@ -35,7 +35,7 @@ def start(
     descriptor = create_memory(size)
     environ = plain_environ()
     for rank in range(size if count is None else count):
-        words = (kind, scenario, rank, size, f"file://{folder}/meeting")
+        words = (kind, scenario, rank, size, f"file://{folder}/rendezvous")
         if cold or not ranks.warm.suits(environ):
             ranks.append(member(*words, descriptor))
         else:

@@ -11,7 +11,7 @@ from tests.hub.fake_hub import FakeHub
 
 import lockstep
 from lockstep.cli.main import main
-from lockstep.envs.single import Recipe
+from lockstep.envs.env_factory import EnvFactory
 from lockstep.hub.fetching import fetch, find_checkpoint
 from lockstep.hub.files import published
 from lockstep.hub.repository import Repository
@@ -218,8 +218,8 @@ def test_config_with_many_environments_creates_one_environment(
     engine: str, model: dict[str, bytes], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     counts = []
-    vector = Recipe.make_vector
-    monkeypatch.setattr(Recipe, "make_vector", lambda self, count: counts.append(count) or vector(self, 1))
+    vector = EnvFactory.make_vector
+    monkeypatch.setattr(EnvFactory, "make_vector", lambda self, count: counts.append(count) or vector(self, 1))
     changed(model, "env", count=1_000_000, engine=engine, threads=4096)
     assert lockstep.load("hub:me/first").iteration == 4
     assert counts == ([1] if engine == "gymnasium-vector" else [])

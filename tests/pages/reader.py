@@ -20,8 +20,8 @@ from tests.pages.blocks import ROOT, Block, blocks, is_example
 import lockstep.api
 import lockstep.cli.resume
 import lockstep.cli.train
-import lockstep.experiment.begin
 import lockstep.experiment.execute
+import lockstep.experiment.prepare_run
 from lockstep.cli.main import main
 from lockstep.config import Config
 from lockstep.run.folder import RunFolder
@@ -120,8 +120,8 @@ def run_until_killed(words: list[str]) -> None:
 def run_page(page: Path, before: list[str]) -> None:
     """Run the commands in `before`, then all blocks of the page."""
     text = page.read_text(encoding="utf-8")
-    lockstep.experiment.begin.create_run = create_short_run  # type: ignore[assignment]
-    lockstep.experiment.begin.open_or_create_run = open_or_create_short_run  # type: ignore[assignment]
+    lockstep.experiment.prepare_run.create_run = create_short_run  # type: ignore[assignment]
+    lockstep.experiment.prepare_run.open_or_create_run = open_or_create_short_run  # type: ignore[assignment]
     lockstep.cli.train.start = lockstep.cli.resume.start = partial(start_if_needed, text)
     sys.path.insert(0, str(Path.cwd()))
     for block in blocks(page):

@@ -23,13 +23,13 @@ def heartbeats() -> Iterator[Heartbeats]:
 
 def test_heartbeat_says_where_the_rank_is(heartbeats: Heartbeats) -> None:
     line = heartbeats.of_rank(1)
-    assert (line.beats, line.exit_code, line.place()) == (1, None, "stage start")
+    assert (line.beats, line.exit_code, line.describe_location()) == (1, None, "stage start")
     heartbeat.set_iteration(7)
     heartbeat.enter("rollout")
     heartbeat.beat(3)
-    assert (line.beats, line.place()) == (3, "stage rollout, iteration 7, environment 3")
+    assert (line.beats, line.describe_location()) == (3, "stage rollout, iteration 7, environment 3")
     heartbeat.enter("learn")
-    assert line.place() == "stage learn, iteration 7", "no environment is stepped any more"
+    assert line.describe_location() == "stage learn, iteration 7", "no environment is stepped any more"
 
 
 def test_ranks_have_heartbeats_of_their_own(heartbeats: Heartbeats) -> None:

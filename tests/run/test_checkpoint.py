@@ -97,7 +97,7 @@ def test_damaged_tensor_file_is_reported_in_one_line(
     path = write(folder, 50)
     damage(path / f"{name}.safetensors")
     with pytest.raises(
-        ValueError, match=rf"{name}\.safetensors is missing, truncated or changed; no other one is whole$"
+        ValueError, match=rf"{name}\.safetensors is missing, truncated or changed; no other checkpoint is intact$"
     ) as caught:
         Checkpoint(path)
     assert "\n" not in str(caught.value)
@@ -145,7 +145,7 @@ def test_damaged_state_file_is_reported_in_one_line(folder: RunFolder, content: 
     path = write(folder, 50)
     state = path / "state.json"
     state.unlink() if content is None else state.write_text(content)
-    with pytest.raises(ValueError, match=r"state\.json is missing or broken; no other one is whole$") as caught:
+    with pytest.raises(ValueError, match=r"state\.json is missing or broken; no other checkpoint is intact$") as caught:
         Checkpoint(path)
     assert "\n" not in str(caught.value)
 
@@ -155,7 +155,9 @@ def test_files_that_the_state_does_not_list_are_refused(folder: RunFolder) -> No
     state = json.loads((path / "state.json").read_text())
     del state["sha256"]
     (path / "state.json").write_bytes(encode_state(state, {}))
-    with pytest.raises(ValueError, match=r"state\.json does not list agent\.safetensors; no other one is whole$"):
+    with pytest.raises(
+        ValueError, match=r"state\.json does not list agent\.safetensors; no other checkpoint is intact$"
+    ):
         Checkpoint(path)
     (path / "state.json").write_bytes(encode_state(state, {"agent.safetensors": state["files"]["agent.safetensors"]}))
     checkpoint = Checkpoint(path)
@@ -304,7 +306,7 @@ def test_forget_after_removes_later_checkpoints(folder: RunFolder) -> None:
 def test_changed_state_file_is_reported(folder: RunFolder, name: str, value: object) -> None:
     state = write(folder, 50) / "state.json"
     state.write_text(json.dumps(json.loads(state.read_text()) | {name: value}))
-    with pytest.raises(CheckpointDamaged, match=r"state\.json was changed; no other one is whole$"):
+    with pytest.raises(CheckpointDamaged, match=r"state\.json was changed; no other checkpoint is intact$"):
         Checkpoint(state.parent)
 
 
@@ -322,10 +324,10 @@ def test_checkpoint_of_version_1_is_read(folder: RunFolder) -> None:
     assert same_tensors(Checkpoint(state.parent).tensors("agent"), REST["agent"])
 
 
-def test_newest_whole_checkpoint_is_named(folder: RunFolder) -> None:
+def test_newest_intact_checkpoint_is_named(folder: RunFolder) -> None:
     for iteration in (10, 20, 30, 40):
         flip(write(folder, iteration) / "agent.safetensors") if iteration > 20 else write(folder, iteration)
-    with pytest.raises(CheckpointDamaged, match=r"use the newest whole one with --iteration 20$"):
+    with pytest.raises(CheckpointDamaged, match=r"use the newest intact checkpoint with --iteration 20$"):
         Checkpoint(folder.checkpoint(40))
 
 

@@ -47,7 +47,7 @@ def gradients(policy: nn.Module, module: nn.Module, rank: int) -> np.ndarray:
 
 def main(folder: Path, kind: str, backend: str, precision: str, rank: int, size: int, memory: int | None) -> None:
     before = (torch.get_num_threads(), os.environ.get("OMP_NUM_THREADS"), warnings.formatwarning, [*warnings.filters])
-    rank_info = RankInfo(rank, size, rank, size, "lockstep", memory, f"file://{folder}/meeting")
+    rank_info = RankInfo(rank, size, rank, size, "lockstep", memory, f"file://{folder}/rendezvous")
     config = RuntimeConfig(kind=kind, device="cpu", backend=backend, precision=precision, timeout=30)  # type: ignore[arg-type]
     results: dict[str, object] = {}
     with join(rank_info, config) as runtime:

@@ -96,7 +96,7 @@ def test_signal_to_the_launcher_stops_the_ranks(start_launcher, tmp_path: Path, 
     process.wait(30)
     wait_for(lambda: not live_ranks(run), "no rank running", 20)
     assert stopped_cleanly(run)
-    assert not [*tmp_path.glob("lockstep-meeting-*")]
+    assert not [*tmp_path.glob("lockstep-rendezvous-*")]
 
 
 @pytest.mark.parametrize("launcher", LAUNCHERS)
@@ -107,7 +107,7 @@ def test_killing_the_launcher_stops_the_ranks(start_launcher, tmp_path: Path, la
     process.wait(30)
     wait_for(lambda: not live_ranks(run), "no rank running", 20)
     assert stopped_cleanly(run)
-    assert not [*tmp_path.glob("lockstep-meeting-*")]
+    assert not [*tmp_path.glob("lockstep-rendezvous-*")]
 
 
 @pytest.mark.command("mpirun")

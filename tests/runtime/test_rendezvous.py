@@ -39,7 +39,7 @@ def test_configured_address_takes_precedence(tmp_path: Path) -> None:
 def test_ranks_of_one_host_choose_the_same_file() -> None:
     first, second = (choose_rendezvous(RankInfo(rank, 2, rank, 2, "mpirun"), None, {}).rendezvous for rank in range(2))
     assert first == second
-    assert first.startswith(f"file://{tempfile.gettempdir()}/lockstep-meeting-{os.getuid()}-")
+    assert first.startswith(f"file://{tempfile.gettempdir()}/lockstep-rendezvous-{os.getuid()}-")
     others = [
         choose_rendezvous(ONE_HOST, None, {"PMIX_NAMESPACE": "7"}).rendezvous,
         choose_rendezvous(RankInfo(1, 3, 1, 3, "mpirun"), None, {}).rendezvous,
@@ -165,7 +165,7 @@ def test_only_files_of_the_rendezvous_are_removed(tmp_path: Path) -> None:
 
 
 def test_private_folder_must_not_be_accessible_to_others(tmp_path: Path) -> None:
-    path = tmp_path / "lockstep-meeting-0-x" / "meeting"
+    path = tmp_path / "lockstep-rendezvous-0-x" / "rendezvous"
     agreed_files(path, 2)
     assert path.parent.stat().st_mode & 0o777 == 0o700
     FileRendezvous(path, 0, 2).remove()

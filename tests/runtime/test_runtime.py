@@ -60,7 +60,7 @@ def joined(request: pytest.FixtureRequest, root: Path, warm: Warm, tmp_path_fact
         for rank in ranks:
             rank.kill()
     assert finished == [Finished(0, "", "")] * SIZE
-    assert not [*folder.glob("meeting*")], "the files of the rendezvous are removed"
+    assert not [*folder.glob("rendezvous*")], "the files of the rendezvous are removed"
     return config, group, [np.load(folder / f"{rank}.npz") for rank in range(SIZE)]
 
 

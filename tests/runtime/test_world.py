@@ -16,7 +16,7 @@ def test_deleting_a_replicated_module_does_not_deadlock(warm: Warm, root: Path, 
     environ = plain_environ() | {"OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"}
     ranks = [
         warm.start(
-            rank, f"file://{tmp_path}/meeting", ROUNDS, cwd=root, environ=environ, module="tests.runtime.replicate"
+            rank, f"file://{tmp_path}/rendezvous", ROUNDS, cwd=root, environ=environ, module="tests.runtime.replicate"
         )
         for rank in range(2)
     ]

@@ -143,7 +143,7 @@ def collect(
     to rounding.
     """
     rollouts = [shard.rollout(iteration) for shard in shards]
-    each = [slice(place, place + 1) for place in range(len(shards))]
+    each = [slice(index, index + 1) for index in range(len(shards))]
     for group in [slice(None)] if fused and len(shards) > 1 else each:
         wide = rollouts[group][0] if len(rollouts[group]) == 1 else _wide_rollout(rollouts[group])
         _play(shards[group], wide, agent, iteration, preemption)

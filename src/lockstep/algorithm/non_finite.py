@@ -43,10 +43,10 @@ def locate_non_finite(
     for found, kind, environment, step, value in group.gather(torch.stack(rows), "non-finite").tolist():
         if found:
             name = _KINDS[int(kind)]
-            place = f"at step {step:.0f}" if step else "before step 1"
+            location = f"at step {step:.0f}" if step else "before step 1"
             owner = f"the critic's estimate for environment {environment:.0f}" if name == "estimate" else ""
             owner = owner or f"the {name} of environment {environment:.0f}"
-            return f"{owner} is {value} {place} of iteration {iteration}: {_ADVICE[name]}"
+            return f"{owner} is {value} {location} of iteration {iteration}: {_ADVICE[name]}"
     return None
 
 
@@ -69,9 +69,9 @@ def _first(rollout: Rollout, shard: int) -> Tensor:
         if wrong.any():
             step, environment, column = wrong.nonzero()[0].tolist()  # row by row, so the earliest step comes first
             number = float(values[step, environment, column])
-            place = shard * counted.shape[1] + environment
-            candidates.append((step + offset, kind, place, number))
+            location = shard * counted.shape[1] + environment
+            candidates.append((step + offset, kind, location, number))
     if not candidates:
         return torch.zeros(5, dtype=torch.float64)
-    step, kind, place, number = min(candidates, key=lambda candidate: candidate[:2])
-    return torch.tensor([1, kind, place, step, number], dtype=torch.float64)
+    step, kind, location, number = min(candidates, key=lambda candidate: candidate[:2])
+    return torch.tensor([1, kind, location, step, number], dtype=torch.float64)

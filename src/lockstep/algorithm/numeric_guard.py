@@ -10,10 +10,10 @@ from torch import Tensor
 
 from lockstep.algorithm.agent import Agent
 from lockstep.algorithm.batch import Batch, Microbatch, Minibatch
+from lockstep.algorithm.locate_non_finite import Finding, trace_microbatch, trace_total
 from lockstep.algorithm.loss import TrainMask
 from lockstep.algorithm.non_finite import NonFinite, locate_non_finite
 from lockstep.algorithm.options import UpdateOptions
-from lockstep.algorithm.trace import Finding, trace_microbatch, trace_total
 from lockstep.group.group import Group
 from lockstep.ppo.settings import PPOConfig
 from lockstep.rollout import Rollout

@@ -23,9 +23,9 @@ class SampleOrder:
     def separate(self, iteration: int, count: int) -> Tensor:
         """Permute the `count` sequences of each shard in every epoch. Returns numbers `[shards, E, M, n]` of sequences."""
         permutations = []
-        for place, shard in enumerate(self._shards):
+        for index, shard in enumerate(self._shards):
             generator = stream(self._seed, "minibatches", shard, iteration)
-            permutations += [generator.permutation(count) + place * count for _ in range(self._epochs)]
+            permutations += [generator.permutation(count) + index * count for _ in range(self._epochs)]
         stacked = torch.stack([torch.from_numpy(permutation) for permutation in permutations])
         return stacked.view(len(self._shards), self._epochs, self._minibatches, -1)
 

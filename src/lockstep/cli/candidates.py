@@ -1,4 +1,4 @@
-"""Candidates for the last word of a command line, which the scripts of `lockstep completion` ask for."""
+"""Candidates for the last argument of a command line, which the scripts of `lockstep completion` ask for."""
 
 import re
 from argparse import Action
@@ -28,24 +28,24 @@ _CONFIG_SECTIONS: dict[str, tuple[str, ...] | None] = {
 
 
 def main(argv: Sequence[str]) -> int:
-    """Print the candidates for the last of the words after `lockstep`, one per line, with a tab and a description if there is one."""
-    for word, description in find_candidates(argv).items():
-        print(f"{word}\t{description}" if description else word)
+    """Print the candidates for the last argument of `lockstep`, one per line, with a tab and a description if there is one."""
+    for name, description in find_candidates(argv).items():
+        print(f"{name}\t{description}" if description else name)
     return DONE
 
 
-def find_candidates(words: Sequence[str]) -> dict[str, str]:
-    """Return the possible last words that begin with the last of `words`, with their descriptions.
+def find_candidates(arguments: Sequence[str]) -> dict[str, str]:
+    """Return the possible last arguments that begin with the last of `arguments`, with their descriptions.
 
     Args:
-        words: The words after `lockstep`, of which the last may be incomplete or empty.
+        arguments: The arguments of `lockstep`, of which the last may be incomplete or empty.
     """
-    *before, word = words or [""]
-    found = _candidates(before, word)
-    return {name: text for name, text in found.items() if name.startswith(word)}
+    *before, prefix = arguments or [""]
+    found = _candidates(before, prefix)
+    return {name: text for name, text in found.items() if name.startswith(prefix)}
 
 
-def _candidates(before: list[str], word: str) -> dict[str, str]:
+def _candidates(before: list[str], prefix: str) -> dict[str, str]:
     from lockstep.cli.main import COMMANDS
 
     if not before:
@@ -62,7 +62,7 @@ def _candidates(before: list[str], word: str) -> dict[str, str]:
         module = import_module(f"lockstep.cli.bench_{before.pop(0)}")
     parser = parser_of(module.main)
     fields = _config_fields(command, parser)
-    if word.startswith("-"):
+    if prefix.startswith("-"):
         return _flags(parser, fields)
     flag = next((item for item in reversed(before) if item.startswith("--")), None)
     if flag is not None:

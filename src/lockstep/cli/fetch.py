@@ -13,7 +13,7 @@ def main(argv: Sequence[str]) -> int:
     """Download the run and return the exit code. Raises ValueError for bad input."""
     parser = Arguments(
         "fetch",
-        "Downloads a run that was trained with --run.store, with its whole checkpoints and its metrics. All other commands then read it; "
+        "Downloads a run that was trained with --run.store, with its complete checkpoints and its metrics. All other commands then read it; "
         "`lockstep resume` goes on with it. Nothing of what is downloaded is executed.",
     )
     parser.add_argument("address", metavar="ADDRESS", help="address of the run, such as s3://BUCKET/FOLDER/NAME")

@@ -66,10 +66,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     return code
 
 
-def _run(words: list[str]) -> int:
+def _run(argv: list[str]) -> int:
     """Run the command, report an error in one line, and return the exit code."""
     try:
-        code = _dispatch(words)
+        code = _dispatch(argv)
         sys.stdout.flush()
     except (ValueError, RuntimeError) as error:
         code = _exit_code(error)
@@ -89,9 +89,9 @@ def _run(words: list[str]) -> int:
     except OSError as error:
         if error.errno not in _STORAGE_ERRORS:
             raise
-        place = "" if error.filename is None else f"{error.filename}: "
+        location = "" if error.filename is None else f"{error.filename}: "
         with suppress(OSError):  # stderr may be a file on the same full disk
-            print(f"lockstep: {place}{error.strerror}", file=sys.stderr)
+            print(f"lockstep: {location}{error.strerror}", file=sys.stderr)
         return FAILED
     return code
 
@@ -110,11 +110,11 @@ def _exit_code(error: ValueError | RuntimeError) -> int:
     return code
 
 
-def _dispatch(words: list[str]) -> int:
-    if not words or words[0] in ("-h", "--help", "help"):
+def _dispatch(argv: list[str]) -> int:
+    if not argv or argv[0] in ("-h", "--help", "help"):
         print(_help())
-        return DONE if words else BAD_INPUT
-    command = words[0]
+        return DONE if argv else BAD_INPUT
+    command = argv[0]
     if command in ("-V", "--version", "version"):
         print(f"lockstep {__version__}")
         return DONE
@@ -124,7 +124,7 @@ def _dispatch(words: list[str]) -> int:
             f"{command}: unknown command; "
             + (f"did you mean {close[0]}?" if close else f"there are {', '.join(COMMANDS)}")
         )
-    code = import_module(f"lockstep.cli.{command}").main(words[1:])
+    code = import_module(f"lockstep.cli.{command}").main(argv[1:])
     assert isinstance(code, int)
     return code
 

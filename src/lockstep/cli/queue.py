@@ -19,8 +19,8 @@ def wait_for_job(text: str, once: bool) -> bool:
     Return True at once if `text` is no path or name of such a run, and False instead of waiting with `once`. Raises ValueError if the
     job ends before it creates the run.
     """
-    places = (Path(text), Path(RunConfig.folder) / text)
-    folder = next((RunFolder(place) for place in places if (place / JOB_FOLDER).is_dir()), None)
+    candidates = (Path(text), Path(RunConfig.folder) / text)
+    folder = next((RunFolder(candidate) for candidate in candidates if (candidate / JOB_FOLDER).is_dir()), None)
     submission = None if folder is None else read_submission(folder)
     if folder is None or submission is None:
         return True

@@ -11,7 +11,7 @@ from lockstep.config.compose import merged_tree
 from lockstep.run.folder import JOB_FOLDER, RunFolder
 from lockstep.run.stop import listen
 from lockstep.runtime.settings import RESTARTS
-from lockstep.sweep.member import Member, train_words
+from lockstep.sweep.member import Member, train_arguments
 
 if TYPE_CHECKING:
     from lockstep.sweep.jobs import RunProcess
@@ -36,13 +36,13 @@ def submit_to_slurm(sweep: "Sweep", members: Sequence[Member], args: Namespace, 
             f"--on is 'slurm': the runs of this sweep need {min(ranks)} to {max(ranks)} ranks; set --ranks, the same for all"
         )
     fields = merged_tree(None, args.config, tree)
-    meetings = sweep.folder.absolute() / JOB_FOLDER
-    words = {}
+    job_folder = sweep.folder.absolute() / JOB_FOLDER
+    arguments = {}
     for member in members:
         member.folder.unmark_pruned()
-        runtime = {"rendezvous": f"file://{meetings / member.name}.meeting", **fields.get("runtime", {})}
-        words[member.name] = train_words(member, args.preset, {**fields, "runtime": runtime})
-    return submit_array(Runs(RunFolder(sweep.folder), words, ranks.pop(), args.jobs, RESTARTS, dict(args.job)))
+        runtime = {"rendezvous": f"file://{job_folder / member.name}.rendezvous", **fields.get("runtime", {})}
+        arguments[member.name] = train_arguments(member, args.preset, {**fields, "runtime": runtime})
+    return submit_array(Runs(RunFolder(sweep.folder), arguments, ranks.pop(), args.jobs, RESTARTS, dict(args.job)))
 
 
 @contextmanager
@@ -61,9 +61,9 @@ def on_ray(sweep: "Sweep", ranks: int, args: Namespace, tree: Tree) -> Iterator[
         from lockstep.clusters.ray_runs import RayRun
 
         member.folder.unmark_pruned()
-        words = [*train_words(member, args.preset, fields), "--ranks", str(member.ranks)]
+        arguments = [*train_arguments(member, args.preset, fields), "--ranks", str(member.ranks)]
         resources = {name: member.ranks * number for name, number in per_rank.items()}
-        return RayRun(words, resources, sweep.logs / f"{member.name}.log", RESTARTS)
+        return RayRun(arguments, resources, sweep.logs / f"{member.name}.log", RESTARTS)
 
     try:
         connect(address)

@@ -43,8 +43,8 @@ def main(argv: Sequence[str]) -> int:
         if config.runtime.bits == "portable" and (rank_info is not None or not args.restarts):
             restart_portable(["train", *argv])  # this process becomes a rank
         listen_under_launcher(rank_info)
-        from lockstep.experiment.begin import ResolvedRun, begin
         from lockstep.experiment.hooks import import_hook
+        from lockstep.experiment.prepare_run import ResolvedRun, prepare_run
         from lockstep.experiment.resolve import resolve
         from lockstep.experiment.start import choose_sizes, completion_text, resolve_start, start_warnings
 
@@ -64,7 +64,7 @@ def main(argv: Sequence[str]) -> int:
         from lockstep.cli.work import train_under_launcher
 
         return train_under_launcher(rank_info, run, hook)
-    folder, resolved_config, resume_from = begin(run)
+    folder, resolved_config, resume_from = prepare_run(run)
     try:
         if resume_from is None:
             print(completion_text(folder, resolved_config))

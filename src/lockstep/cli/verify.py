@@ -54,8 +54,8 @@ def main(argv: Sequence[str]) -> int:
     if ranks is None and starts and not (config.plan.exact and config.plan.gradients == "ordered"):
         ranks = starts[0].ranks  # these digests depend on the number
     # a signal is raised again after the folder is removed
-    with listening(), tempfile.TemporaryDirectory(prefix="lockstep-verify-") as place:
-        resolved = resolve_resume(_quiet(config, place), None, ranks)
+    with listening(), tempfile.TemporaryDirectory(prefix="lockstep-verify-") as parent:
+        resolved = resolve_resume(_quiet(config, parent), None, ranks)
         _announce(folder, starts, config.runtime.bits == "portable", resolved.plan, len(expected))
         temporary = create_run(resolved.config, None, resolved.ranks)
         write_expected(temporary.path, expected)
@@ -113,11 +113,11 @@ def _last_line(folder: RunFolder, last: int, done: int) -> str:
     return f"{folder.path} was extended with a larger --total-steps after iteration {last}, so no later one can be trained again from the start"
 
 
-def _quiet(config: Config, place: str) -> Config:
-    """Return the config of a run in the folder `place` that trains the same, without sidecar processes and output."""
+def _quiet(config: Config, parent: str) -> Config:
+    """Return the config of a run in the folder `parent` that trains the same, without sidecar processes and output."""
     run = dataclasses.replace(
         config.run,
-        folder=place,
+        folder=parent,
         name="run",
         loggers=(),
         capture_video=0,

@@ -12,10 +12,10 @@ from lockstep.algorithm.plan import Plan
 from lockstep.config import Config
 from lockstep.config.decode import decode, encode
 from lockstep.envs.engine import EnvironmentFailed
-from lockstep.experiment.begin import BegunRun, ResolvedRun, begin
 from lockstep.experiment.execute import execute, open_run
 from lockstep.experiment.hooks import Hook, HookFailed
 from lockstep.experiment.prepare_resume import prepare_resume
+from lockstep.experiment.prepare_run import PreparedRun, ResolvedRun, prepare_run
 from lockstep.experiment.same_ranks import RanksDiffer, check_same_start
 from lockstep.experiment.start import completion_text, exit_codes_by_error, run_rank
 from lockstep.experiment.supervise import resume_command
@@ -64,7 +64,7 @@ def _train(
 
 def train_under_launcher(rank_info: RankInfo, run: ResolvedRun, hook: Hook | None) -> int:
     """Train as one of the ranks that a launcher started. Return the exit code. Rank 0 creates or opens the folder."""
-    return _train_together(rank_info, run.config, run.plan, lambda: begin(run), hook)
+    return _train_together(rank_info, run.config, run.plan, lambda: prepare_run(run), hook)
 
 
 def resume_under_launcher(
@@ -81,15 +81,15 @@ def resume_under_launcher(
     `config_before`, `config` and `iteration` are the arguments of `prepare_resume`.
     """
 
-    def prepare() -> BegunRun:
+    def prepare() -> PreparedRun:
         folder.lock()
-        return BegunRun(folder, config, prepare_resume(folder, config_before, config, iteration, plan.ranks))
+        return PreparedRun(folder, config, prepare_resume(folder, config_before, config, iteration, plan.ranks))
 
     return _train_together(rank_info, config, plan, prepare, hook)
 
 
 def _train_together(
-    rank_info: RankInfo, config: Config, plan: Plan, prepare: Callable[[], BegunRun], hook: Hook | None
+    rank_info: RankInfo, config: Config, plan: Plan, prepare: Callable[[], PreparedRun], hook: Hook | None
 ) -> int:
     """Join the other ranks, train the run that rank 0 gets from `prepare`, and return the exit code. `config` is the same on all ranks."""
 
@@ -110,7 +110,7 @@ def _train_together(
     return _guarded(rank_info.rank, work)
 
 
-def _choose_on_rank_0(group: Group, prepare: Callable[[], BegunRun]) -> BegunRun:
+def _choose_on_rank_0(group: Group, prepare: Callable[[], PreparedRun]) -> PreparedRun:
     """Call `prepare` on rank 0, and return its result on all ranks. The other ranks do not read the folder, which may look different to them.
 
     If `prepare` raises ValueError, rank 0 raises it too, and the other ranks exit silently with the same code.
@@ -132,7 +132,7 @@ def _choose_on_rank_0(group: Group, prepare: Callable[[], BegunRun]) -> BegunRun
         exit_silently(received["code"])
     if begun is not None:
         return begun
-    return BegunRun(RunFolder(Path(received["path"])), decode(received["config"], Config()), received["resume_from"])
+    return PreparedRun(RunFolder(Path(received["path"])), decode(received["config"], Config()), received["resume_from"])
 
 
 def _finish(rank: int, run: TrainingRun, restarts: int = RESTARTS) -> int:

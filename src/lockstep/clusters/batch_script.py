@@ -52,16 +52,16 @@ scontrol requeue "$SLURM_JOB_ID" || exit $code
 """
 
 _CHOICE = """\
-IFS=$'\\t' read -r name words < <(sed -n "$((SLURM_ARRAY_TASK_ID + 1))p" {runs})
+IFS=$'\\t' read -r name arguments < <(sed -n "$((SLURM_ARRAY_TASK_ID + 1))p" {runs})
 exec >> {logs}/"$name.log" 2>&1
-eval "command=($words)"
+eval "command=($arguments)"
 faults={files}/"$name.faults"
 """
 
 
 def batch_script(job: Job) -> str:
     """Return the batch script of a run. Raises ValueError for an option of `--job` that can't be used."""
-    choice = f"command=({shlex.join(own_command(*job.words))})\nfaults={shlex.quote(str(faults_file(job)))}\n"
+    choice = f"command=({shlex.join(own_command(*job.arguments))})\nfaults={shlex.quote(str(faults_file(job)))}\n"
     return _script(job, job.sizes, choice, {"job-name": job.folder.path.name})
 
 
@@ -73,15 +73,15 @@ def array_script(runs: Runs) -> str:
         files=shlex.quote(str(runs.files)),
     )
     at_once = "" if runs.at_once is None else f"%{runs.at_once}"
-    names = {"job-name": runs.folder.path.name, "array": f"0-{len(runs.words) - 1}{at_once}"}
+    names = {"job-name": runs.folder.path.name, "array": f"0-{len(runs.arguments) - 1}{at_once}"}
     return _script(runs, [runs.ranks], choice, names)
 
 
 def write_array(runs: Runs) -> None:
     """Write the file from which a task of the array reads its run, and remove the faults of an earlier submission."""
-    lines = [f"{name}\t{shlex.join(own_command(*words))}\n" for name, words in runs.words.items()]
+    lines = [f"{name}\t{shlex.join(own_command(*arguments))}\n" for name, arguments in runs.arguments.items()]
     write_atomically(_array_file(runs), "".join(lines).encode())
-    for name in runs.words:
+    for name in runs.arguments:
         (runs.files / f"{name}.faults").unlink(missing_ok=True)
     runs.logs.mkdir(exist_ok=True)
 

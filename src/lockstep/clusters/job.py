@@ -20,7 +20,7 @@ class Job:
 
     folder: RunFolder
     """Folder of the run, which this process has locked. It has no config yet if the run is new."""
-    words: Sequence[str]
+    arguments: Sequence[str]
     """Words after `lockstep` that every rank runs. They start the run or resume it from its newest checkpoint."""
     sizes: Sequence[int]
     """Numbers of ranks that fit the plan, largest first."""
@@ -41,7 +41,7 @@ class Runs:
 
     folder: RunFolder
     """Folder of the sweep, which this process has locked."""
-    words: Mapping[str, Sequence[str]]
+    arguments: Mapping[str, Sequence[str]]
     """Words after `lockstep` that each rank of a run runs, by the run's name. They start the run or resume it from its newest checkpoint."""
     ranks: int
     """Number of ranks of every run."""

@@ -36,7 +36,7 @@ def manifest(request: Request) -> dict[str, object]:
     container = {
         "name": "rank",
         "image": options["image"],
-        "args": request.words(runs / run.name, runs / f"{run.name}.meeting"),
+        "args": request.arguments(runs / run.name, runs / f"{run.name}.rendezvous"),
         "env": [{"name": "JOB_COMPLETIONS", "value": str(ranks)}, {"name": "PYTHONUNBUFFERED", "value": "1"}],
         "resources": _resources(options),
         "volumeMounts": [{"name": "runs", "mountPath": str(runs)}],

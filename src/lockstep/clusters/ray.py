@@ -78,7 +78,7 @@ def _train(job: Job, resources: Mapping[str, float], write: Callable[[bool, str]
     variables = {"PYTHONUNBUFFERED": "1"}
     if "PYTHONPATH" in os.environ:
         variables["PYTHONPATH"] = os.environ["PYTHONPATH"]
-    command = RankCommand(own_command(*job.words), variables, str(Path.cwd()))
+    command = RankCommand(own_command(*job.arguments), variables, str(Path.cwd()))
     limit, sizes, is_first = RestartLimit(job.restarts), list(job.sizes), True
     while sizes and not asked_to_stop():
         size = next((size for size in sizes if size <= fitting(resources)), sizes[-1])
@@ -109,8 +109,8 @@ def _restarts(job: Job, limit: RestartLimit, ended: "Ended") -> bool:
     if reason is not None:
         _say(f"{ended.problem}; not started again: {reason}")
         return False
-    place = f"iteration {saved}" if saved else "the start"
-    _say(f"{ended.problem}; starting again from {place} (restart {limit.used} of {job.restarts})")
+    location = f"iteration {saved}" if saved else "the start"
+    _say(f"{ended.problem}; starting again from {location} (restart {limit.used} of {job.restarts})")
     time.sleep(limit.pause)
     return True
 

@@ -38,7 +38,7 @@ class NotPlaced(RuntimeError):
 class RankCommand:
     """Command that every rank runs."""
 
-    words: Sequence[str]
+    arguments: Sequence[str]
     variables: Mapping[str, str]
     """Environment variables besides those of the raylet."""
     folder: str
@@ -91,7 +91,7 @@ def _start(actors: list[Any], command: RankCommand, asked_to_stop: Callable[[], 
         local = [nodes[earlier] for earlier in order[:rank]].count(node)
         numbers = {"RANK": rank, "SIZE": len(actors), "LOCAL_RANK": local, "LOCAL_SIZE": nodes.count(node)}
         own = {f"LOCKSTEP_RAY_{name}": str(number) for name, number in numbers.items()}
-        started = actors[index].start.remote(list(command.words), {**command.variables, **own}, command.folder)
+        started = actors[index].start.remote(list(command.arguments), {**command.variables, **own}, command.folder)
         refusal = ray.get(started, timeout=_ANSWER)
         if refusal is not None:
             raise ValueError(

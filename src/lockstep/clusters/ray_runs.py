@@ -25,12 +25,12 @@ _POLL = 0.5
 class RayRun:
     """A run, with the methods of `subprocess.Popen` that a sweep uses. It starts again if its actor is lost, for example with a node."""
 
-    def __init__(self, words: Sequence[str], resources: Mapping[str, float], log: Path, restarts: int) -> None:
+    def __init__(self, arguments: Sequence[str], resources: Mapping[str, float], log: Path, restarts: int) -> None:
         """Start `lockstep WORDS` as soon as a node has room for it, and again after a loss, at most `restarts` times.
 
         `resources` are those of all ranks of the run, by Ray's names. `log` is the file for the output.
         """
-        self._command = own_command(*words)
+        self._command = own_command(*arguments)
         self._resources = resources
         self._log = log
         self._restarts = restarts

@@ -37,16 +37,16 @@ class Request:
     resume: bool
     """Accept a run that exists, and resume it."""
 
-    def words(self, path: Path, meeting: Path) -> list[str]:
-        """Return the words after `lockstep` that every rank runs. They start or resume the run in the folder `path`, on any number of ranks.
+    def arguments(self, path: Path, rendezvous_file: Path) -> list[str]:
+        """Return the arguments of `lockstep` that every rank runs. They start or resume the run in the folder `path`, on any number of ranks.
 
-        Ranks meet in files beside `meeting`, unless the user has set `runtime.rendezvous`: names of hosts need not resolve then.
+        The ranks rendezvous through files beside `rendezvous_file`, unless the user has set `runtime.rendezvous`: names of hosts need not resolve then.
         """
         fields = {section: dict(values) for section, values in self.fields.items()}
         if self.existing is None:
             fields.setdefault("run", {})["name"] = path.name
             fields.setdefault("plan", {}).setdefault("shards", self.resolved.plan.shards)
-        fields.setdefault("runtime", {}).setdefault("rendezvous", f"file://{meeting}")
+        fields.setdefault("runtime", {}).setdefault("rendezvous", f"file://{rendezvous_file}")
         if self.existing is not None:
             return ["resume", str(path), *as_flags(fields)]
         return ["train", *([self.preset] if self.preset else []), *as_flags(fields), "--resume"]
@@ -65,8 +65,8 @@ def reserved(request: Request) -> Iterator[Job]:
         if is_named and (difference := first_difference(open_run(folder.path)[1], request.resolved)):
             raise ValueError(f"{difference} when {folder.path} was created; set it back, or choose another --name")
         make_folder(folder.path / JOB_FOLDER)
-        words = request.words(folder.path.absolute(), folder.path.absolute() / JOB_FOLDER / "meeting")
-        yield Job(folder, words, request.sizes, request.restarts, request.options)
+        arguments = request.arguments(folder.path.absolute(), folder.path.absolute() / JOB_FOLDER / "rendezvous")
+        yield Job(folder, arguments, request.sizes, request.restarts, request.options)
     except BaseException:
         if is_new and read_submission(folder) is None:  # a job that the cluster has accepted will use the folder
             shutil.rmtree(folder.path)

@@ -190,8 +190,8 @@ def _operand(view: View, group: Group) -> Value | View:
 def _read(view: View, slots: _Slots) -> list[int]:
     """Return the words of an operand that is read from memory."""
     if view.is_uniform and not view.value.is_bytes:
-        return [_UNIFORM, *view.place, slots.allocate()]
+        return [_UNIFORM, *view.address, slots.allocate()]
     if view.is_contiguous and not view.value.is_bytes:
-        return [_DIRECT, *view.place]
+        return [_DIRECT, *view.address]
     sizes, (strides,) = collapse(view.sizes, view.strides)
-    return [_BYTES if view.value.is_bytes else _STRIDED, *view.place, slots.allocate(), len(sizes), *sizes, *strides]
+    return [_BYTES if view.value.is_bytes else _STRIDED, *view.address, slots.allocate(), len(sizes), *sizes, *strides]

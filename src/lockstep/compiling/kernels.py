@@ -36,25 +36,25 @@ def eager(formula: Formula, examples: Sequence[Tensor]) -> Kernel:
     return formula
 
 
-def interpreted(formula: Formula, examples: Sequence[Tensor], prepares: bool = False) -> "InterpretedKernel":
+def interpreted(formula: Formula, examples: Sequence[Tensor], packs_weights: bool = False) -> "InterpretedKernel":
     """Trace a formula of float32 or float64 tensors, and return a kernel that runs on one thread.
 
     The arguments of the kernel must be contiguous, and have the shapes and dtypes of the examples; some may be uint8, but not the first. A call overwrites the results of the
     previous call, see `Kernel`. The results have the same bits on every processor. Two threads may not call a kernel at the same time. With
-    `prepares`, it must be prepared before it is called, and when the content of tensors that the formula holds has changed. Raises
+    `packs_weights`, it must be prepared before it is called, and when the content of tensors that the formula holds has changed. Raises
     Unsupported if the formula uses an operation that the interpreter does not have, and CompilerFailed.
     """
-    return InterpretedKernel(formula, examples, prepares)
+    return InterpretedKernel(formula, examples, packs_weights)
 
 
 class InterpretedKernel:
     """A program, its memory, and the addresses of its arrays."""
 
-    def __init__(self, formula: Formula, examples: Sequence[Tensor], prepares: bool) -> None:
+    def __init__(self, formula: Formula, examples: Sequence[Tensor], packs_weights: bool) -> None:
         """Trace the formula, see `interpreted`."""
         # once in a process: the library may have been replaced since then, by another version
         library = loaded_interpreter() or load_interpreter()
-        program, captured, self._shapes = trace(formula, examples, prepares)
+        program, captured, self._shapes = trace(formula, examples, packs_weights)
         self._dtype = examples[0].dtype
         self._run = library.lockstep_run_float if self._dtype == torch.float32 else library.lockstep_run_double
         memory = torch.empty(program.memory, dtype=self._dtype)
@@ -63,8 +63,8 @@ class InterpretedKernel:
         self._results: list[list[Tensor]] = []
         """Up to two sets of tensors for the results of calls; the first one was written last."""
         self._addresses = (ctypes.c_void_p * (self._first_result + len(self._shapes)))()
-        for place, tensor in enumerate((memory, constants, *examples, *captured)):
-            self._addresses[place] = tensor.data_ptr()
+        for index, tensor in enumerate((memory, constants, *examples, *captured)):
+            self._addresses[index] = tensor.data_ptr()
         self._kept: tuple[object, ...] = program, memory, constants, captured  # their memory is used by address
         self._call, self._preparation = (
             (words.ctypes.data, len(words), ctypes.addressof(self._addresses))
@@ -109,11 +109,11 @@ class InterpretedKernel:
         return [torch.empty(shape, dtype=self._dtype) for shape in self._shapes]
 
     def _set_addresses(self, arguments: Sequence[Tensor], results: Sequence[Tensor]) -> None:
-        addresses, place = self._addresses, self._first_argument
+        addresses, index = self._addresses, self._first_argument
         for tensor in arguments:
-            addresses[place] = tensor.data_ptr()
-            place += 1
-        place = self._first_result
+            addresses[index] = tensor.data_ptr()
+            index += 1
+        index = self._first_result
         for tensor in results:
-            addresses[place] = tensor.data_ptr()
-            place += 1
+            addresses[index] = tensor.data_ptr()
+            index += 1

@@ -34,7 +34,7 @@ _TILE = 32
 _NARROW = 128
 """Largest distance between rows at which a matrix is read in place, in `product.h`."""
 _RIGHT = 8
-"""Place of the right matrix in the words of a product."""
+"""Index of the right matrix in the words of a product."""
 
 
 class Program(NamedTuple):
@@ -119,15 +119,15 @@ class Builder:
         target = Value(math.prod(shape))
         group_shape = tuple(size for size in shape if size != 1)
         first = max((self._first_place(view, target, group_shape) for view in operands), default=0)
-        for place in range(first, len(self._items)):
-            group = self._items[place]
+        for index in range(first, len(self._items)):
+            group = self._items[index]
             if isinstance(group, Group) and group.shape == group_shape and group.has_room(operands):
                 break
         else:
-            place, group = len(self._items), Group(group_shape)
+            index, group = len(self._items), Group(group_shape)
             self._items.append(group)
         group.add(operation, target, operands)
-        target.written_by = place
+        target.written_by = index
         result = View.contiguous(target, shape)
         if shared:
             self._computed[key] = result
@@ -135,12 +135,12 @@ class Builder:
 
     def _first_place(self, view: View, target: Value, shape: tuple[int, ...]) -> int:
         """Return the index of the first instruction that can read a view element by element for a result."""
-        place = view.value.written_by
-        if place is None:
+        index = view.value.written_by
+        if index is None:
             return 0
-        writer = self._items[place]
+        writer = self._items[index]
         is_whole = view.value.size == target.size and view.is_contiguous
-        return place if isinstance(writer, Group) and writer.shape == shape and is_whole else place + 1
+        return index if isinstance(writer, Group) and writer.shape == shape and is_whole else index + 1
 
     def _add(self, kind: int, words: Sequence[View | int], reads: Sequence[View], target: Value) -> None:
         if any(view.value.is_bytes for view in reads):
@@ -237,21 +237,21 @@ class Builder:
         A product by one of the `captured` arrays has a copy as well, which the preparation makes.
         """
         products = defaultdict[View, list[int]](list)
-        for place, item in enumerate(self._items):
+        for index, item in enumerate(self._items):
             if isinstance(item, _Single) and item.kind == _PRODUCT and item.words[0] == 1:
-                products[cast(View, item.words[_RIGHT])].append(place)
+                products[cast(View, item.words[_RIGHT])].append(index)
         packs: dict[int, list[_Single]] = defaultdict(list)
-        for right, places in products.items():
+        for right, indices in products.items():
             _, inner, columns = right.sizes
             in_place, is_captured = right.strides[2] == 1 and right.strides[1] <= _NARROW, right.value.array in captured
-            if in_place or (len(places) == 1 and not is_captured):
+            if in_place or (len(indices) == 1 and not is_captured):
                 continue
             packed = Value(inner * (-(-columns // _TILE) * _TILE))
             pack = _Single(_PACK, (inner, columns, *_strided(right), View.contiguous(packed)), [right.value], [packed])
-            (self._preparation if is_captured else packs[places[0]]).append(pack)
-            for place in places:
-                self._items[place] = _packed(cast(_Single, self._items[place]), packed)
-        self._items = [new for place, item in enumerate(self._items) for new in (*packs[place], item)]
+            (self._preparation if is_captured else packs[indices[0]]).append(pack)
+            for index in indices:
+                self._items[index] = _packed(cast(_Single, self._items[index]), packed)
+        self._items = [new for index, item in enumerate(self._items) for new in (*packs[index], item)]
 
     def build(self, captured: range = range(0)) -> Program:
         """Assign memory, and return the program. The content of the arrays `captured` changes only between preparations."""
@@ -261,7 +261,7 @@ class Builder:
             if isinstance(item, Group):
                 item.fuse(uses)
         self._delay()
-        last_use = {value: place for place, item in enumerate(self._items) for value in (*item.reads, *item.writes)}
+        last_use = {value: index for index, item in enumerate(self._items) for value in (*item.reads, *item.writes)}
         memory = self._assign_memory(last_use)
         constants = np.array([number for number, _ in self._constants], np.float64)
         return Program(_encode_all(self._items), _encode_all(self._preparation), memory, constants)
@@ -271,41 +271,41 @@ class Builder:
 
         So derivatives of activation functions, for example, are computed in the backward pass, and need no memory from the forward pass on.
         """
-        places: dict[Value, set[int]] = defaultdict(set)
-        for place, item in enumerate(self._items):
+        indices: dict[Value, set[int]] = defaultdict(set)
+        for index, item in enumerate(self._items):
             for value in item.reads:
-                places[value].add(place)
+                indices[value].add(index)
         writers = Counter(value for item in self._items for value in set(item.writes))
-        groups = [(place, item) for place, item in enumerate(self._items) if isinstance(item, Group)]
-        for place, group in reversed(groups):
+        groups = [(index, item) for index, item in enumerate(self._items) if isinstance(item, Group)]
+        for index, group in reversed(groups):
             for step in reversed(group.steps):
-                later, *others = places[step.target] or {place}
+                later, *others = indices[step.target] or {index}
                 reader = self._items[later]
-                if later == place or others or step.target.array is not None or writers[step.target] > 1:
+                if later == index or others or step.target.array is not None or writers[step.target] > 1:
                     continue
-                read_after = [max(places[value] - {place}, default=-1) for value in step.reads if value.array is None]
+                read_after = [max(indices[value] - {index}, default=-1) for value in step.reads if value.array is None]
                 is_cheap = -1 not in read_after and sum(last < later for last in read_after) <= 1
                 if is_cheap and isinstance(reader, Group) and reader.can_add(step):
                     group.move(step, reader)
                     for value in step.reads:
-                        places[value].add(later)
+                        indices[value].add(later)
                         if value not in group.reads:
-                            places[value].discard(place)
+                            indices[value].discard(index)
         self._items = [item for item in self._items if isinstance(item, _Single) or item.steps]
 
     def _assign_memory(self, last_use: dict[Value, int]) -> int:
-        """Give every value a place in the working memory, except for those that live within one group. Return the size of the memory."""
+        """Give every value an address in the working memory, except for those that live within one group. Return the size of the memory."""
         memory = _Memory()
         taken: dict[int, list[tuple[int, int]]] = defaultdict(list)
         for value in (value for item in self._preparation for value in item.writes):
             value.array, value.offset = 0, memory.allocate(_aligned(value.size))
-        for place, item in enumerate(self._items):
+        for index, item in enumerate(self._items):
             for value in item.writes:
-                if value.array is not None or (isinstance(item, Group) and last_use[value] == place):
+                if value.array is not None or (isinstance(item, Group) and last_use[value] == index):
                     continue
                 value.array, value.offset = 0, memory.allocate(_aligned(value.size))
                 taken[last_use[value]].append((value.offset, value.offset + _aligned(value.size)))
-            for start, end in taken.pop(place, []):
+            for start, end in taken.pop(index, []):
                 memory.free(start, end)
         return memory.size
 
@@ -335,4 +335,4 @@ def _encode_all(items: Sequence[Group | _Single]) -> NDArray[np.int64]:
 
 
 def _encode(item: _Single) -> list[int]:
-    return [number for word in item.words for number in (word.place if isinstance(word, View) else (word,))]
+    return [number for word in item.words for number in (word.address if isinstance(word, View) else (word,))]

@@ -16,7 +16,7 @@ __all__ = ["MakeInterpreted", "RowKernels"]
 class MakeInterpreted(Protocol):
     """Function that makes kernels, as `interpreted` does."""
 
-    def __call__(self, formula: Formula, examples: Sequence[Tensor], prepares: bool = False) -> InterpretedKernel:
+    def __call__(self, formula: Formula, examples: Sequence[Tensor], packs_weights: bool = False) -> InterpretedKernel:
         """Trace a formula, for arguments with the shapes and dtypes of the examples."""
 
 

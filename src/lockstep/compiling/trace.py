@@ -54,10 +54,10 @@ class _Recorder(TorchDispatchMode):
         return result
 
 
-def trace(formula: Callable[..., Sequence[Tensor]], examples: Sequence[Tensor], prepares: bool = False) -> Trace:
+def trace(formula: Callable[..., Sequence[Tensor]], examples: Sequence[Tensor], packs_weights: bool = False) -> Trace:
     """Run a formula on copies of `examples`, and translate its operations. Raises Unsupported.
 
-    With `prepares`, the program may have a preparation, to be run when the content of captured tensors has changed.
+    With `packs_weights`, the program may have a preparation, to be run when the content of captured tensors has changed.
     """
     with torch.inference_mode(False):  # in that mode PyTorch does not decompose operations such as `to`
         arguments = [example.detach().clone() for example in examples]
@@ -71,7 +71,7 @@ def trace(formula: Callable[..., Sequence[Tensor]], examples: Sequence[Tensor], 
     first = 2 + len(arguments) + len(lowering.captured)
     for index, result in enumerate(results):
         _return(lowering, result, first + index)
-    captured = range(2 + len(arguments), first) if prepares else range(0)
+    captured = range(2 + len(arguments), first) if packs_weights else range(0)
     return Trace(lowering.builder.build(captured), lowering.captured, [result.shape for result in results])
 
 

@@ -24,7 +24,7 @@ class Value:
 
     size: int
     array: int | None = None
-    """Index of its array. None until a place in the working memory is assigned; values that live within one group never have one."""
+    """Index of its array. None until an address in the working memory is assigned; values that live within one group never have one."""
     offset: int = 0
     """Place of the first number in the array."""
     written_by: int | None = None
@@ -63,7 +63,7 @@ class View(NamedTuple):
         return all(size == 1 or stride == 0 for size, stride in zip(self.sizes, self.strides, strict=True))
 
     @property
-    def place(self) -> tuple[int, int]:
+    def address(self) -> tuple[int, int]:
         """Index of the array, and offset in it. Only when memory has been assigned."""
         if self.value.size == 0:
             return 0, 0

@@ -28,31 +28,31 @@ MODULES = (("env", "module"), ("run", "hooks"))
 def parse_flags(
     argv: Sequence[str], command_flags: Sequence[str] = ("--ranks", "--restarts", "--config")
 ) -> tuple[dict[str, dict[str, object]], list[str]]:
-    """Split a command line into the flags of the config and the remaining words.
+    """Split a command line into the flags of the config and the remaining arguments.
 
     Values stay text: `decode` converts them, so that files and flags follow the same rules.
 
     Args:
-        argv: The words after the name of the command.
-        command_flags: The flags that the command parses itself. They and their values are among the remaining words.
+        argv: The arguments of the command.
+        command_flags: The flags that the command parses itself. They and their values are among the remaining arguments.
 
     Returns:
-        The tree of the fields that were given, and the remaining words in order.
+        The tree of the fields that were given, and the remaining arguments in order.
 
     Raises ValueError, with a one-line message, for an unknown flag (the message names the nearest one), a flag that is
     given twice and a missing value.
     """
     field_types = {f"{section}.{field}": hint for section, field, hint in known_fields()}
     tree: dict[str, dict[str, object]] = {}
-    words = list(argv)
+    arguments = list(argv)
     rest: list[str] = []
-    while words:
-        word = words.pop(0)
-        if word == "--":
-            return tree, rest + words
-        name, equals, text = word.partition("=")
-        if not _is_flag(word) or name in command_flags or name in ("-h", "--help"):
-            rest.append(word)
+    while arguments:
+        argument = arguments.pop(0)
+        if argument == "--":
+            return tree, rest + arguments
+        name, equals, text = argument.partition("=")
+        if not _is_flag(argument) or name in command_flags or name in ("-h", "--help"):
+            rest.append(argument)
             continue
         path, negated = _resolve_flag(name, field_types, command_flags)
         section, _, field = path.partition(".")
@@ -62,24 +62,24 @@ def parse_flags(
         tree[section][field] = (
             _negated_value(name, field_types[path], values)
             if negated
-            else _take_value(name, field_types[path], values, words)
+            else _take_value(name, field_types[path], values, arguments)
         )
     return tree, rest
 
 
 def as_flags(tree: Mapping[str, Mapping[str, object]]) -> list[str]:
-    """Format a tree of plain values as command-line words, such as `["--ppo.clip", "0.1"]`.
+    """Format a tree of plain values as command-line arguments, such as `["--ppo.clip", "0.1"]`.
 
     `parse_flags` and `decode` reverse this.
     """
-    words = []
+    arguments = []
     for section, fields in tree.items():
         for field, value in fields.items():
             flag = flag_of(f"{section}.{field}")
             values = [as_text(item) for item in value] if isinstance(value, (list, tuple)) else [as_text(value)]
             # after a space, a value that starts with a dash would be read as a flag
-            words += [f"{flag}={values[0]}"] if len(values) == 1 and _is_flag(values[0]) else [flag, *values]
-    return words
+            arguments += [f"{flag}={values[0]}"] if len(values) == 1 and _is_flag(values[0]) else [flag, *values]
+    return arguments
 
 
 def flag_of(path: str) -> str:
@@ -115,9 +115,9 @@ def find_field(name: str) -> str:
     return path
 
 
-def _is_flag(word: str) -> bool:
-    """Return True if the word begins with a dash and is not a negative number."""
-    return re.match(r"-(?![\d.]|$)", word) is not None
+def _is_flag(argument: str) -> bool:
+    """Return True if the argument begins with a dash and is not a negative number."""
+    return re.match(r"-(?![\d.]|$)", argument) is not None
 
 
 def _resolve_flag(name: str, field_types: Mapping[str, Any], command_flags: Sequence[str]) -> tuple[str, bool]:
@@ -158,21 +158,21 @@ def _negated_value(name: str, field_type: Any, values: list[str] | None) -> str:
     return "false"
 
 
-def _take_value(name: str, field_type: Any, values: list[str] | None, words: list[str]) -> object:
-    """Return the value of a flag: the text after its `=`, else the next words, which are then removed from `words`."""
+def _take_value(name: str, field_type: Any, values: list[str] | None, arguments: list[str]) -> object:
+    """Return the value of a flag: the text after its `=`, else the next arguments, which are then removed from `arguments`."""
     if any(
         get_origin(kind) is tuple for kind in (field_type, *get_args(field_type))
     ):  # a list, or a list that may be none
         if values is None:
-            end = next((index for index, word in enumerate(words) if _is_flag(word)), len(words))
-            values = words[:end]
-            del words[:end]
+            end = next((index for index, argument in enumerate(arguments) if _is_flag(argument)), len(arguments))
+            values = arguments[:end]
+            del arguments[:end]
         return values[0] if len(values) == 1 else values
     if values:
         return values[0]
     if _is_boolean(field_type):
         texts = ("true", "false", "none") if field_type is not bool else ("true", "false")
-        return words.pop(0) if words and words[0].lower() in texts else "true"
-    if not words or _is_flag(words[0]):
+        return arguments.pop(0) if arguments and arguments[0].lower() in texts else "true"
+    if not arguments or _is_flag(arguments[0]):
         raise ValueError(f"{name} needs a value")
-    return words.pop(0)
+    return arguments.pop(0)

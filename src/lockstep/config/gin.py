@@ -63,10 +63,10 @@ def parse_gin(text: str) -> dict[str, dict[str, object]]:
     macros = _Macros()
     bindings: list[Binding] = []
     lines = text.splitlines() or [""]
-    for line, words in _statements(text):
+    for line, tokens in _statements(text):
         location = f"line {line}: {_short_repr.repr(lines[line - 1].strip())}"
-        name = _parse_name(location, words)
-        value = _parse_value(location, words[words.index("=") + 1 :], macros)
+        name = _parse_name(location, tokens)
+        value = _parse_value(location, tokens[tokens.index("=") + 1 :], macros)
         if name in macros.bindings or any(name == binding.name for binding in bindings):
             raise ValueError(f"line {line}: {name} is given twice")
         if "." in name:
@@ -85,38 +85,38 @@ def parse_gin(text: str) -> dict[str, dict[str, object]]:
 
 
 def _statements(text: str) -> Iterator[tuple[int, list[str]]]:
-    """Yield the first line number and the words of every statement.
+    """Yield the first line number and the tokens of every statement.
 
     A statement may continue over several lines inside brackets.
     """
     ignored = (tokenize.COMMENT, tokenize.NL, tokenize.INDENT, tokenize.DEDENT)
-    words: list[str] = []
+    tokens: list[str] = []
     first = end = 1
     try:
         for token in tokenize.generate_tokens(io.StringIO(text).readline):
             end = token.start[0]
             if token.type in (tokenize.NEWLINE, tokenize.ENDMARKER):
-                if words:
-                    yield first, words
-                words = []
+                if tokens:
+                    yield first, tokens
+                tokens = []
             elif token.type not in ignored:
-                first = first if words else token.start[0]
-                words.append(token.string)
+                first = first if tokens else token.start[0]
+                tokens.append(token.string)
     except (tokenize.TokenError, SyntaxError) as error:
         line = error.lineno if isinstance(error, SyntaxError) else end
         raise ValueError(f"line {line}: a bracket or a quote is not closed, or the indentation is broken") from None
 
 
-def _parse_name(location: str, words: Sequence[str]) -> str:
+def _parse_name(location: str, tokens: Sequence[str]) -> str:
     """Return the name on the left of `=`: that of a macro, or `section.field`.
 
     Raises ValueError if the statement is not a binding.
     """
-    if words[0] in ("import", "from"):
+    if tokens[0] in ("import", "from"):
         raise ValueError(f"{location} would run code, but a config file is read as data; remove it")
-    if words[0] == "include":
+    if tokens[0] == "include":
         raise ValueError(f"{location}: includes are not supported; copy the content of that file")
-    key = words[: words.index("=")] if "=" in words else []
+    key = tokens[: tokens.index("=")] if "=" in tokens else []
     if "/" in key:
         raise ValueError(f"{location} has a scope: a config has one value per field")
     name = "".join(key)
@@ -126,19 +126,19 @@ def _parse_name(location: str, words: Sequence[str]) -> str:
     return name
 
 
-def _parse_value(location: str, words: Sequence[str], macros: _Macros) -> object:
-    """Evaluate the words after `=` as a literal, with their macros expanded.
+def _parse_value(location: str, tokens: Sequence[str], macros: _Macros) -> object:
+    """Evaluate the tokens after `=` as a literal, with their macros expanded.
 
     Raises ValueError if they are not a literal.
     """
-    if "@" in words:
+    if "@" in tokens:
         raise ValueError(f"{location} has a reference, which would run code; write its value")
     literal: list[str] = []
-    for previous, word in zip(["", *words], words, strict=False):
+    for previous, token in zip(["", *tokens], tokens, strict=False):
         if previous == "%":
-            literal[-1] = macros.expand(location, word)
+            literal[-1] = macros.expand(location, token)
         else:
-            literal.append(word)
+            literal.append(token)
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # Python warns about literals such as "\d"

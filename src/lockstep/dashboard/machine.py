@@ -28,4 +28,4 @@ def machine_load(proc: Path = _PROC) -> dict[str, object]:
     except (OSError, ValueError, LookupError):
         return load
     whole = sum(times)
-    return load | {"cpu": [whole - sum(times[place] for place in _IDLE), whole], "memory": [total - available, total]}
+    return load | {"cpu": [whole - sum(times[index] for index in _IDLE), whole], "memory": [total - available, total]}

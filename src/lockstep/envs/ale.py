@@ -6,7 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lockstep.envs.batches import RestartingEngine
-from lockstep.envs.single import Recipe
+from lockstep.envs.env_factory import EnvFactory
 from lockstep.randomness import EnvironmentSeeds
 
 __all__ = ["AleEngine"]
@@ -15,12 +15,12 @@ __all__ = ["AleEngine"]
 class AleEngine(RestartingEngine):
     """Engine around ale-py's AtariVectorEnv."""
 
-    def __init__(self, recipe: Recipe, seeds: EnvironmentSeeds, first: int, count: int, threads: int) -> None:
+    def __init__(self, factory: EnvFactory, seeds: EnvironmentSeeds, first: int, count: int, threads: int) -> None:
         """Create environments `first` to `first + count - 1` of the experiment."""
         self._seeds = seeds
         self._indices = range(first, first + count)
-        envs = recipe.make_atari_vector(count, threads)
-        super().__init__(envs, envs.single_observation_space, envs.single_action_space, recipe, first, count)
+        envs = factory.make_atari_vector(count, threads)
+        super().__init__(envs, envs.single_observation_space, envs.single_action_space, factory, first, count)
 
     def reset(self) -> NDArray[Any]:
         return self.restart_episodes(0)

@@ -57,8 +57,8 @@ class Game:
                 or (expected is float and not 0 <= value <= 1)  # type: ignore[operator]
                 or (expected is int and value < 1)  # type: ignore[operator]
             ):
-                words = {bool: "true or false", float: "a number from 0 to 1", int: "a whole number, at least 1"}
-                raise ValueError(f"env.options has {name} = {value!r}: it must be {words[expected]}")
+                descriptions = {bool: "true or false", float: "a number from 0 to 1", int: "a whole number, at least 1"}
+                raise ValueError(f"env.options has {name} = {value!r}: it must be {descriptions[expected]}")
         return cls(env_id, **options)  # type: ignore[arg-type]
 
     @property

@@ -9,9 +9,9 @@ from numpy.typing import NDArray
 
 from lockstep.envs.actions import action_converter
 from lockstep.envs.engine import EnvironmentFailed, State, Step
+from lockstep.envs.env_factory import EnvFactory
 from lockstep.envs.infos import batch_values
 from lockstep.envs.layout import ContractViolation, ObservationLayout
-from lockstep.envs.single import Recipe
 from lockstep.envs.spaces import Spaces, describe
 
 __all__ = ["BatchReader", "RestartingEngine"]
@@ -23,21 +23,21 @@ class BatchReader:
     Its methods raise EnvironmentFailed for invalid observations.
     """
 
-    def __init__(self, space: Space[Any], spaces: Spaces, recipe: Recipe, first: int, count: int) -> None:
+    def __init__(self, space: Space[Any], spaces: Spaces, factory: EnvFactory, first: int, count: int) -> None:
         """Create the reader of environments `first` to `first + count - 1`.
 
         `space` and `spaces` describe the observations of a single environment.
         """
-        self._columns = None if recipe.columns is None else np.array(recipe.columns)
+        self._columns = None if factory.columns is None else np.array(factory.columns)
         self._layout = ObservationLayout(space, spaces)
         self._has_images = bool(spaces.images)
         self._rows_unchanged = self._layout.plain and space.dtype == self._layout.dtype
-        self._name = f"one of environments {first} to {first + count - 1} ({recipe.env_id})"
+        self._name = f"one of environments {first} to {first + count - 1} ({factory.env_id})"
         self._count = count
         self.pixels = np.zeros((count, 0), dtype=np.uint8)
         """Images `[B, P]` of the observations that were read last."""
-        self._info_metrics = recipe.info_metrics
-        self.infos = np.full((count, len(recipe.info_metrics)), np.nan)
+        self._info_metrics = factory.info_metrics
+        self.infos = np.full((count, len(factory.info_metrics)), np.nan)
         """Numbers `[B, K]` of `env.info_metrics` of the step that was read last."""
 
     def check(self, observations: Any) -> None:
@@ -87,15 +87,15 @@ class RestartingEngine:
         envs: Any,
         observation_space: Space[Any],
         action_space: Space[Any],
-        recipe: Recipe,
+        factory: EnvFactory,
         first: int,
         count: int,
         info: Mapping[str, Any] | None = None,
     ) -> None:
         """Wrap `envs`, environments `first` to `first + count - 1`. Spaces and `info` are those of one environment."""
         self._envs = envs
-        self.spaces: Spaces = describe(observation_space, action_space, recipe.env_id, info, recipe.frames_per_step)
-        self._reader = BatchReader(observation_space, self.spaces, recipe, first, count)
+        self.spaces: Spaces = describe(observation_space, action_space, factory.env_id, info, factory.frames_per_step)
+        self._reader = BatchReader(observation_space, self.spaces, factory, first, count)
         self._convert = action_converter(action_space)
         self.absent = np.zeros(count, dtype=np.bool_)
 

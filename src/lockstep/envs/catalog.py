@@ -8,11 +8,11 @@ from gymnasium.wrappers import TimeLimit
 
 from lockstep.envs.choice import choose_engine, choose_threads
 from lockstep.envs.engine import Engine
+from lockstep.envs.env_factory import EnvFactory
 from lockstep.envs.families import ATARI, FAMILIES, TASKS, base_of, family_of, version
 from lockstep.envs.faults import FaultLimit
 from lockstep.envs.interface import Interface
 from lockstep.envs.settings import EnvConfig
-from lockstep.envs.single import Recipe
 from lockstep.envs.spaces import Spaces, describe
 from lockstep.randomness import EnvironmentSeeds
 
@@ -51,36 +51,36 @@ def make_engine(config: EnvConfig, seed: int, shard: int, shards: int, cores: in
     assert config.count % shards == 0, (config.count, shards)
     count = config.count // shards
     first = shard * count
-    recipe = Recipe.from_config(config)
+    factory = EnvFactory.from_config(config)
     seeds = EnvironmentSeeds(seed, _BATCH_STREAMS.get(config.engine, _SINGLE_STREAM), config.count)
     match config.engine:
         case "gymnasium":
             from lockstep.envs.in_process import InProcessEngine
 
-            return InProcessEngine(recipe, seeds, first, count)
+            return InProcessEngine(factory, seeds, first, count)
         case "gymnasium-vector":
             from lockstep.envs.vector import VectorEngine
 
-            return VectorEngine(recipe, seeds, shard, count)
+            return VectorEngine(factory, seeds, shard, count)
         case "gymnasium-async":
             from lockstep.envs.subprocesses import SubprocessEngine
 
             limit = FaultLimit(config.max_faults) if config.on_fault == "replace" else None
-            return SubprocessEngine(recipe, seeds, first, count, config.timeout, limit)
+            return SubprocessEngine(factory, seeds, first, count, config.timeout, limit)
         case "envpool":
             from lockstep.envs.pool import EnvpoolEngine
 
             threads = config.threads or choose_threads(config.id, count, cores)
-            return EnvpoolEngine(recipe, seeds, first, count, threads)
+            return EnvpoolEngine(factory, seeds, first, count, threads)
         case "ale":
             from lockstep.envs.ale import AleEngine
 
-            return AleEngine(recipe, seeds, first, count, config.threads or cores)
+            return AleEngine(factory, seeds, first, count, config.threads or cores)
         case "pettingzoo":
-            from lockstep.envs.games import GamesEngine
+            from lockstep.envs.multi_agent import GamesEngine
 
-            agents = len(recipe.agents())
-            return GamesEngine(recipe, EnvironmentSeeds(seed, _SINGLE_STREAM, config.count // agents), first, count)
+            agents = len(factory.agents())
+            return GamesEngine(factory, EnvironmentSeeds(seed, _SINGLE_STREAM, config.count // agents), first, count)
     raise AssertionError(f"env.engine must be resolved, but is {config.engine!r}")
 
 
@@ -91,21 +91,21 @@ def describe_env(config: EnvConfig) -> Spaces:
     similar known one), a missing package (with the extra to install), options that the environment does not accept,
     spaces that are not supported, and an engine that does not have the environment.
     """
-    recipe = Recipe.from_config(config)
-    if recipe.parallel and config.engine not in ("auto", "pettingzoo"):
+    factory = EnvFactory.from_config(config)
+    if factory.parallel and config.engine not in ("auto", "pettingzoo"):
         raise ValueError(f"env.engine is {config.engine!r}: {config.id} has several agents; use 'pettingzoo'")
     if config.engine == "envpool":
-        pool = recipe.make_envpool([0])
+        pool = factory.make_envpool([0])
         try:
-            space = recipe.select_columns(pool.observation_space)
-            return describe(space, pool.action_space, config.id, frames_per_step=recipe.frames_per_step)
+            space = factory.select_columns(pool.observation_space)
+            return describe(space, pool.action_space, config.id, frames_per_step=factory.frames_per_step)
         finally:
             pool.close()
     if config.engine in ("gymnasium-vector", "ale"):
         engine = make_engine(replace(config, count=1, threads=1), 0, 0, 1)
         engine.close()
         return engine.spaces
-    return Interface.from_recipe(recipe).spaces
+    return Interface.from_factory(factory).spaces
 
 
 def check_autoreset(config: EnvConfig) -> None:
@@ -118,8 +118,8 @@ def check_autoreset(config: EnvConfig) -> None:
     entry = getattr(gym.registry.get(base_of(config.id)), "vector_entry_point", None)
     if isinstance(entry, str) and entry.startswith("gymnasium."):
         return
-    recipe, name = Recipe.from_config(config), _BATCH_STREAMS[config.engine]
-    probe_autoreset(lambda seed: VectorEngine(recipe, EnvironmentSeeds(seed, name, 1), 0, 1), config.id)
+    factory, name = EnvFactory.from_config(config), _BATCH_STREAMS[config.engine]
+    probe_autoreset(lambda seed: VectorEngine(factory, EnvironmentSeeds(seed, name, 1), 0, 1), config.id)
 
 
 def make_one(config: EnvConfig, render_mode: str | None = None) -> gym.Env[Any, Any]:
@@ -129,12 +129,12 @@ def make_one(config: EnvConfig, render_mode: str | None = None) -> gym.Env[Any, 
     `actions.action_converter`. `config.engine` is ignored: an environment that only envpool has can't be created.
     Raises ValueError as `describe_env` does.
     """
-    return Recipe.from_config(config)(render_mode)
+    return EnvFactory.from_config(config)(render_mode)
 
 
 def agents_of(config: EnvConfig) -> list[str]:
     """Return the names of the agents of a parallel environment. Raises ValueError as `describe_env` does."""
-    return Recipe.from_config(config).agents()
+    return EnvFactory.from_config(config).agents()
 
 
 def first_seed(config: EnvConfig, seed: int, index: int) -> int:
@@ -176,13 +176,13 @@ def restarted_episode_limit(config: EnvConfig) -> int | None:
 
     Return None if the length is unknown, or if the engine does not begin new episodes.
     """
-    recipe = Recipe.from_config(config)
+    factory = EnvFactory.from_config(config)
     if not restarts_episodes(config):
         return None
-    if recipe.game is not None:
-        return recipe.game.steps_per_episode
+    if factory.game is not None:
+        return factory.game.steps_per_episode
     if config.engine == "envpool":
-        pool = recipe.make_envpool([0])
+        pool = factory.make_envpool([0])
         pool.close()
         return int(pool.spec.config.max_episode_steps)
     known = gym.registry.get(base_of(config.id))

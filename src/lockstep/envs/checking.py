@@ -20,13 +20,13 @@ from lockstep.envs.catalog import (
     restarts_episodes,
 )
 from lockstep.envs.engine import EnvironmentFailed
-from lockstep.envs.episodes import EpisodeLog, KeyedEpisodes
+from lockstep.envs.env_factory import EnvFactory
+from lockstep.envs.episodes import EpisodeLog, SeededEpisodes
 from lockstep.envs.families import is_vector_only
 from lockstep.envs.functions import Make, register_function
 from lockstep.envs.interface import Interface, failure_text
 from lockstep.envs.probing import mask_of, random_actions
 from lockstep.envs.settings import EngineName, EnvConfig
-from lockstep.envs.single import Recipe
 from lockstep.envs.spaces import Spaces
 from lockstep.randomness import EnvironmentSeeds, stream
 
@@ -91,12 +91,12 @@ def check_environment(config: EnvConfig) -> Iterator[Finding]:
     are ignored. Raises ValueError as `describe_env` does if the environment can't be created or its
     spaces are not supported.
     """
-    recipe = Recipe.from_config(config)
-    interface = Interface.from_recipe(recipe)
+    factory = EnvFactory.from_config(config)
+    interface = Interface.from_factory(factory)
     yield Finding("spaces", "ok", _describe(interface))
     yield _check_api(config, masked=bool(interface.spaces.mask_size))
     try:
-        episodes = _play(recipe, interface, range(_EPISODES))
+        episodes = _play(factory, interface, range(_EPISODES))
     except Exception as error:
         yield Finding("episodes", "fail", f"{config.id} {failure_text(type(error), error)}")
         return
@@ -104,7 +104,7 @@ def check_environment(config: EnvConfig) -> Iterator[Finding]:
     env.close()
     yield from _check_values(episodes, env.observation_space)
     yield _check_length(config, episodes)
-    again = _play(recipe, interface, range(_EPISODES))
+    again = _play(factory, interface, range(_EPISODES))
     same = "equal seeds and actions give equal episodes"
     yield (
         determinism := _compare(
@@ -112,21 +112,21 @@ def check_environment(config: EnvConfig) -> Iterator[Finding]:
         )
     )
     if determinism.level == "ok":
-        alone = [_play(recipe, interface, [episode])[0] for episode in range(_EPISODES)]
+        alone = [_play(factory, interface, [episode])[0] for episode in range(_EPISODES)]
         independent = "an episode does not depend on earlier ones"
         yield _compare("independence", episodes, alone, independent, "if the environment has played no earlier episode")
     by_replay = "an environment that is restored by replay continues with the same bits"
-    count = 2 * len(recipe.agents()) if recipe.parallel else 2
-    engine: EngineName = "pettingzoo" if recipe.parallel else "gymnasium"
+    count = 2 * len(factory.agents()) if factory.parallel else 2
+    engine: EngineName = "pettingzoo" if factory.parallel else "gymnasium"
     yield _check_resume("resume", replace(config, engine=engine, count=count), by_replay)
     if is_vector_only(config.id):
         yield _check_vector(config)
 
 
-def _play(recipe: Recipe, interface: Interface, episodes: Sequence[int]) -> list[list[_Step]]:
+def _play(factory: EnvFactory, interface: Interface, episodes: Sequence[int]) -> list[list[_Step]]:
     """Play consecutive episodes in a new environment, each until its end or for `_STEPS` steps."""
     first = EpisodeLog(episodes[0], np.zeros((0,)))
-    env = KeyedEpisodes(recipe, interface, EnvironmentSeeds(0, "check", 1), 0, first)
+    env = SeededEpisodes(factory, interface, EnvironmentSeeds(0, "check", 1), 0, first)
     convert, spaces = action_converter(interface.action_space), interface.spaces
     played = []
     try:

@@ -9,14 +9,14 @@ from gymnasium.spaces import Box, Dict, Tuple
 from numpy.typing import NDArray
 
 from lockstep.envs.actions import action_converter, each_action
+from lockstep.envs.env_factory import EnvFactory
 from lockstep.envs.infos import EPISODE_INFO, episode_values
 from lockstep.envs.interface import Interface, exit_text, split_reset
 from lockstep.envs.layout import ContractViolation
-from lockstep.envs.single import Recipe
 from lockstep.processes.heartbeat import beat
 from lockstep.randomness import EnvironmentSeeds
 
-__all__ = ["EpisodeLog", "KeyedEpisodes", "actions_to_log", "actions_to_replay"]
+__all__ = ["EpisodeLog", "SeededEpisodes", "actions_to_log", "actions_to_replay"]
 
 _OLD_STEP = (
     "returned 4 values from step: Gymnasium's API returns (observation, reward, terminated, truncated, info); an environment of "
@@ -35,7 +35,7 @@ class EpisodeLog:
     """True if the environment has failed in this episode, of which nothing is left: the next step is a reset."""
 
 
-class KeyedEpisodes(gym.Wrapper[Any, Any, Any, Any]):
+class SeededEpisodes(gym.Wrapper[Any, Any, Any, Any]):
     """Wrapper with observations as rows, next-step autoreset, seeded episodes and replay.
 
     An observation is its row `[O]`, or `(row, pixels)` for an environment with images. Episode e of environment i
@@ -47,7 +47,7 @@ class KeyedEpisodes(gym.Wrapper[Any, Any, Any, Any]):
 
     def __init__(
         self,
-        recipe: Recipe,
+        factory: EnvFactory,
         interface: Interface,
         seeds: EnvironmentSeeds,
         index: int,
@@ -55,12 +55,12 @@ class KeyedEpisodes(gym.Wrapper[Any, Any, Any, Any]):
         progress: NDArray[np.int64] | None = None,
         strict: bool = False,
     ) -> None:
-        """Create environment `index`, counted over all shards, with the `interface` of its recipe.
+        """Create environment `index`, counted over all shards, with the `interface` of its factory.
 
         The first `reset` replays `log`. It adds 1 to `progress`, an array `[1]`, for the reset and for each replayed
         step. With `strict`, shapes and types are checked in every step.
         """
-        super().__init__(recipe())
+        super().__init__(factory())
         spaces, layout = interface.spaces, interface.layout
         rows = Box(-np.inf, np.inf, (spaces.observation_size,), layout.dtype.type)
         pixels = Box(0, 255, (spaces.pixel_count,), np.uint8)
@@ -69,13 +69,13 @@ class KeyedEpisodes(gym.Wrapper[Any, Any, Any, Any]):
         """Number of the running episode; -1 before the first reset."""
         self.waiting = False
         """True if the episode has ended, so that the next step is a reset."""
-        self._recipe = recipe
+        self._factory = factory
         self._seeds = seeds
         self._index = index
         self._log = log
         self._progress = np.zeros(1, dtype=np.int64) if progress is None else progress
         self._layout = layout
-        self._info_metrics = recipe.info_metrics
+        self._info_metrics = factory.info_metrics
         self._has_images, self._pixel_count = bool(spaces.images), spaces.pixel_count
         self._plain = layout.plain
         self._step = self.env.step
@@ -136,9 +136,9 @@ class KeyedEpisodes(gym.Wrapper[Any, Any, Any, Any]):
         return observation, reward, terminated, truncated, passed_on
 
     def _begin(self, episode: int) -> Any:
-        if self.episode >= 0 and self._recipe.keeps_state_across_episodes:
+        if self.episode >= 0 and self._factory.keeps_state_across_episodes:
             self.env.close()
-            self.env = self._recipe()
+            self.env = self._factory()
             self._step = self.env.step
         self.episode = episode
         self.waiting = False

@@ -8,13 +8,13 @@ from numpy.typing import NDArray
 
 from lockstep.envs.actions import each_action
 from lockstep.envs.engine import EnvironmentFailed, Step
-from lockstep.envs.episodes import EpisodeLog, KeyedEpisodes, actions_to_log
+from lockstep.envs.env_factory import EnvFactory
+from lockstep.envs.episodes import EpisodeLog, SeededEpisodes, actions_to_log
 from lockstep.envs.history import History
 from lockstep.envs.infos import EPISODE_INFO
 from lockstep.envs.interface import failure_text
 from lockstep.envs.layout import ContractViolation
 from lockstep.envs.replayed import ReplayedEngine
-from lockstep.envs.single import Recipe
 from lockstep.processes.heartbeat import ENVIRONMENT, beat, own_cells
 from lockstep.randomness import EnvironmentSeeds
 
@@ -22,22 +22,22 @@ __all__ = ["InProcessEngine"]
 
 
 class InProcessEngine(ReplayedEngine):
-    """Engine that steps `KeyedEpisodes` in a loop."""
+    """Engine that steps `SeededEpisodes` in a loop."""
 
-    def __init__(self, recipe: Recipe, seeds: EnvironmentSeeds, first: int, count: int) -> None:
+    def __init__(self, factory: EnvFactory, seeds: EnvironmentSeeds, first: int, count: int) -> None:
         """Create environments `first` to `first + count - 1` of the experiment."""
-        super().__init__(recipe, seeds, first, count)
+        super().__init__(factory, seeds, first, count)
         self._envs = self._make([None] * count)
         self._rewards = np.zeros(count)
         self._terminated = np.zeros(count, dtype=np.bool_)
         self._truncated = np.zeros(count, dtype=np.bool_)
         self._infos: list[dict[str, Any]] = [{}] * count
 
-    def _make(self, logs: Sequence[EpisodeLog | None]) -> list[KeyedEpisodes]:
+    def _make(self, logs: Sequence[EpisodeLog | None]) -> list[SeededEpisodes]:
         envs = []
         for index, log in enumerate(logs):
             beat(self._first + index)
-            envs.append(KeyedEpisodes(self._recipe, self._interface, self._seeds, self._first + index, log))
+            envs.append(SeededEpisodes(self._factory, self._interface, self._seeds, self._first + index, log))
         return envs
 
     def reset(self) -> NDArray[Any]:
@@ -91,7 +91,7 @@ class InProcessEngine(ReplayedEngine):
 
     def _failure(self, index: int, error: BaseException) -> EnvironmentFailed:
         return EnvironmentFailed(
-            f"environment {self._first + index} ({self._recipe.env_id}) {failure_text(type(error), error)}"
+            f"environment {self._first + index} ({self._factory.env_id}) {failure_text(type(error), error)}"
         )
 
     def _replay(self, logs: Sequence[EpisodeLog]) -> dict[str, Any]:

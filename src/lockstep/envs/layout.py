@@ -172,9 +172,9 @@ def _part(observation: Any, path: Path, leaf: Space[Any] | None = None) -> Any:
 
 
 def _mismatch(path: Path, actual: str, leaf: Space[Any] | None) -> str:
-    place = f" at {place_of(path)}" if path else ""
+    location = f" at {place_of(path)}" if path else ""
     expected = f", expected {leaf}" if leaf else ""
-    return f"returned an observation outside its observation space{place}: got {actual}{expected}"
+    return f"returned an observation outside its observation space{location}: got {actual}{expected}"
 
 
 def _flat_mask(mask: Any) -> NDArray[Any]:

@@ -16,12 +16,12 @@ from numpy.typing import NDArray
 
 from lockstep.envs.actions import each_action
 from lockstep.envs.engine import EnvironmentFailed, EnvironmentLost, Step
-from lockstep.envs.episodes import EpisodeLog, KeyedEpisodes, actions_to_log
+from lockstep.envs.env_factory import EnvFactory
+from lockstep.envs.episodes import EpisodeLog, SeededEpisodes, actions_to_log
 from lockstep.envs.faults import FaultLimit
 from lockstep.envs.history import History
 from lockstep.envs.infos import EPISODE_INFO
 from lockstep.envs.replayed import ReplayedEngine
-from lockstep.envs.single import Recipe
 from lockstep.envs.worker import Failure, Results, Worker
 from lockstep.processes.heartbeat import STOPPED_AFTER, beat
 from lockstep.randomness import EnvironmentSeeds
@@ -71,7 +71,7 @@ class SubprocessEngine(ReplayedEngine):
 
     def __init__(
         self,
-        recipe: Recipe,
+        factory: EnvFactory,
         seeds: EnvironmentSeeds,
         first: int,
         count: int,
@@ -82,7 +82,7 @@ class SubprocessEngine(ReplayedEngine):
 
         With a `limit`, environments that fail are replaced, until it is exceeded; without, the first failure is an error.
         """
-        super().__init__(recipe, seeds, first, count)
+        super().__init__(factory, seeds, first, count)
         self.lost: list[int] = []
         self._timeout = timeout
         self._limit = limit
@@ -96,8 +96,8 @@ class SubprocessEngine(ReplayedEngine):
     def _start(self, index: int, log: EpisodeLog | None) -> None:
         """Start the worker of an environment, which replays the log."""
         results, strict = self._memory.results(index), self._limit is not None
-        arguments = self._recipe, self._interface, self._seeds, self._first + index, log, results.progress, strict
-        self._workers[index] = Worker(partial(KeyedEpisodes, *arguments), results, strict)
+        arguments = self._factory, self._interface, self._seeds, self._first + index, log, results.progress, strict
+        self._workers[index] = Worker(partial(SeededEpisodes, *arguments), results, strict)
 
     def _collect(self, phase: str) -> dict[int, dict[str, Any]]:
         """Wait for all workers and return their infos, without those of environments that failed, which are dropped.
@@ -139,12 +139,12 @@ class SubprocessEngine(ReplayedEngine):
                 yield waiting.pop(pipe), answer
 
     def _late(self, index: int, phase: str) -> str:
-        name = f"environment {self._first + index} of {self._recipe.env_id}"
+        name = f"environment {self._first + index} of {self._factory.env_id}"
         setting = "env.timeout" if self._limit is None else "the smaller of env.timeout and runtime.timeout / 2"
         return f"{name} did not answer to {phase} within {setting} = {self._timeout:g} seconds"
 
     def _receive(self, index: int, phase: str) -> dict[str, Any] | _Fault:
-        worker, number, env_id = self._workers[index], self._first + index, self._recipe.env_id
+        worker, number, env_id = self._workers[index], self._first + index, self._factory.env_id
         try:
             answer = worker.receive()
         except (EOFError, OSError):  # a pipe breaks shortly before the process has ended

@@ -11,9 +11,9 @@ from numpy.typing import NDArray
 from lockstep.envs.autoreset import NextStepBatch, space_of_one
 from lockstep.envs.batches import RestartingEngine
 from lockstep.envs.engine import EnvironmentFailed, State, Step
+from lockstep.envs.env_factory import EnvFactory
 from lockstep.envs.interface import failure_text
 from lockstep.envs.layout import ContractViolation
-from lockstep.envs.single import Recipe
 from lockstep.envs.snapshots import find_snapshots, is_cartpole
 from lockstep.envs.spaces import MASK
 from lockstep.randomness import EnvironmentSeeds
@@ -37,23 +37,23 @@ class VectorEngine(RestartingEngine):
     It can restore CartPole, and environments with the methods `get_state` and `set_state`. Others start new episodes at checkpoints.
     """
 
-    def __init__(self, recipe: Recipe, seeds: EnvironmentSeeds, shard: int, count: int) -> None:
+    def __init__(self, factory: EnvFactory, seeds: EnvironmentSeeds, shard: int, count: int) -> None:
         """Create the `count` environments of a shard.
 
         Raises ValueError if there is no vector version, or if it does not have `count` environments, an autoreset mode or spaces.
         """
-        self._recipe = recipe
+        self._factory = factory
         self._seeds = seeds
         self._shard = shard
         self._count = count
         self._batch = self._make()
         env = self._batch.env
         try:
-            observation_space = recipe.select_columns(space_of_one(env, "single_observation_space", recipe.env_id))
-            action_space = space_of_one(env, "single_action_space", recipe.env_id)
+            observation_space = factory.select_columns(space_of_one(env, "single_observation_space", factory.env_id))
+            action_space = space_of_one(env, "single_action_space", factory.env_id)
             masks = self._call(lambda: self._batch.reset(0))[1].get(MASK)
             info = None if masks is None else {MASK: masks[0]}
-            super().__init__(env, observation_space, action_space, recipe, shard * count, count, info)
+            super().__init__(env, observation_space, action_space, factory, shard * count, count, info)
         except BaseException:
             env.close()
             raise
@@ -73,9 +73,9 @@ class VectorEngine(RestartingEngine):
         return self._batch.mode
 
     def _make(self) -> NextStepBatch:
-        env = self._recipe.make_vector(self._count)
+        env = self._factory.make_vector(self._count)
         try:
-            return NextStepBatch(env, self._recipe.env_id, self._count)
+            return NextStepBatch(env, self._factory.env_id, self._count)
         except BaseException:
             env.close()
             raise
@@ -111,7 +111,7 @@ class VectorEngine(RestartingEngine):
             # a violation that this package detected itself has no line of the environment's code to show
             shown = error.__cause__ if isinstance(error, ContractViolation) else error
             raise EnvironmentFailed(
-                f"{name} ({self._recipe.env_id}): the vector version {failure_text(type(error), error)}"
+                f"{name} ({self._factory.env_id}): the vector version {failure_text(type(error), error)}"
             ) from shown
 
     def state(self) -> State:
@@ -135,7 +135,7 @@ class VectorEngine(RestartingEngine):
         rows = self._observations if self._trusted else state.get("observations")
         if rows is None or rows.shape != self._observations.shape or not self._call(lambda: snapshots.fit(saved)):
             raise ValueError(
-                f"env.id is {self._recipe.env_id!r}: the checkpoint does not hold the state of {self._count} environments of this engine"
+                f"env.id is {self._factory.env_id!r}: the checkpoint does not hold the state of {self._count} environments of this engine"
             )
         observations = self._call(lambda: snapshots.load(saved))
         if observations is not None:

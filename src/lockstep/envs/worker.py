@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from lockstep.envs.episodes import KeyedEpisodes
+from lockstep.envs.episodes import SeededEpisodes
 from lockstep.envs.interface import failure_text
 from lockstep.envs.layout import ContractViolation
 from lockstep.processes.parent import die_with_parent
@@ -29,7 +29,7 @@ class Failure(NamedTuple):
     """Answer of a worker whose environment has failed."""
 
     text: str
-    """Description in words that follow the environment's name."""
+    """Description in a phrase that follows the environment's name."""
     trace: str
     """Traceback of the environment's code; empty if it has no part in it."""
 
@@ -69,7 +69,7 @@ class Results:
 class Worker:
     """Process that creates an environment and steps it. Its first answer is that of a reset."""
 
-    def __init__(self, make: Callable[[], KeyedEpisodes], results: Results, strict: bool) -> None:
+    def __init__(self, make: Callable[[], SeededEpisodes], results: Results, strict: bool) -> None:
         """Start the process, which calls `make`. With `strict`, values that are not finite are a failure."""
         self.pipe, far_end = _fork.Pipe()
         self._process = _fork.Process(
@@ -107,7 +107,7 @@ class Worker:
 
 
 def _serve(
-    make: Callable[[], KeyedEpisodes], pipe: Connection, far_end: Connection, results: Results, strict: bool, rank: int
+    make: Callable[[], SeededEpisodes], pipe: Connection, far_end: Connection, results: Results, strict: bool, rank: int
 ) -> None:
     _become_worker(rank)
     far_end.close()  # otherwise this process would not notice that the rank has closed it

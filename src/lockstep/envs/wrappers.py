@@ -69,5 +69,5 @@ def _find(name: str, module: str | None) -> Callable[..., Any]:
         return found  # type: ignore[no-any-return]
     nearest = get_close_matches(name, _GYMNASIUM, 1)
     hint = f"did you mean {nearest[0]}?" if nearest else f"the wrappers of Gymnasium are {', '.join(_GYMNASIUM)}"
-    place = "env.module is not given" if module is None else f"{module} has no {name!r}"
-    raise ValueError(f"env.wrappers has {name!r}, which is not known, and {place}; {hint}")
+    location = "env.module is not given" if module is None else f"{module} has no {name!r}"
+    raise ValueError(f"env.wrappers has {name!r}, which is not known, and {location}; {hint}")

@@ -63,7 +63,7 @@ def _functions(dtype: Any) -> Iterator[NDArray[Any]]:
 
 def _library_functions() -> Iterator[float]:
     """Yield results of the mathematical functions of Python, which environments call."""
-    values = [place / 7 for place in range(1, 80)]
+    values = [index / 7 for index in range(1, 80)]
     for function in (math.sin, math.cos, math.tan, math.exp, math.log, math.tanh, math.atan):
         yield from map(function, values)
     yield from (value**1.7 for value in values)

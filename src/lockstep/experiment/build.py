@@ -134,9 +134,9 @@ def _interpreter(rank: int) -> MakeInterpreted:
         beat()
         raise_if_asked()
 
-    def make(formula: Formula, examples: Sequence[Tensor], prepares: bool = False) -> InterpretedKernel:
+    def make(formula: Formula, examples: Sequence[Tensor], packs_weights: bool = False) -> InterpretedKernel:
         load_interpreter(check, announce)
-        return interpreted(formula, examples, prepares)
+        return interpreted(formula, examples, packs_weights)
 
     return make
 

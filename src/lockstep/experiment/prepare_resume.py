@@ -11,7 +11,7 @@ from lockstep.experiment.start import announce_start, is_complete
 from lockstep.experiment.storing import check_stored, store_rest
 from lockstep.run.environment import packages
 from lockstep.run.folder import RunFolder
-from lockstep.run.manifest import CheckpointDamaged, newest_whole, with_advice
+from lockstep.run.manifest import CheckpointDamaged, newest_intact, with_advice
 
 __all__ = ["check_writable", "prepare_resume", "version_warning"]
 
@@ -30,7 +30,7 @@ def prepare_resume(folder: RunFolder, before: Config, config: Config, iteration:
     candidates = _candidates(folder, iteration)
     damaged: list[CheckpointDamaged] = []
     while candidates:
-        found = newest_whole(folder, filter(None, candidates))
+        found = newest_intact(folder, filter(None, candidates))
         damaged += found.damaged
         if found.state is None and 0 not in candidates:
             break
@@ -55,7 +55,7 @@ def prepare_resume(folder: RunFolder, before: Config, config: Config, iteration:
         return found.iteration
     if iteration is not None:
         raise with_advice(damaged[0], folder.checkpoint(iteration))
-    raise ValueError(f"{damaged[0]}; no earlier one is whole: --iteration 0 starts the run from the beginning")
+    raise ValueError(f"{damaged[0]}; no earlier checkpoint is intact: --iteration 0 starts the run from the beginning")
 
 
 def _candidates(folder: RunFolder, iteration: int | None) -> list[int]:

@@ -9,7 +9,7 @@ from lockstep.experiment.execute import open_run
 from lockstep.experiment.start import completion_text, is_complete
 from lockstep.processes.exit_codes import DONE, FAILED
 from lockstep.run.folder import RunFolder
-from lockstep.run.manifest import newest_whole
+from lockstep.run.manifest import newest_intact
 from lockstep.run.stop import asked_to_stop
 from lockstep.runtime.launch import RanksNotStarted, launch
 from lockstep.runtime.settings import RESTARTS, RuntimeConfig
@@ -95,12 +95,12 @@ def supervise(
             return outcome.code
         if outcome.iteration != 0:  # until then, the checkpoints after the one that the user has chosen are still there
             checkpoints = folder.checkpoints()
-            found = newest_whole(folder, checkpoints)
+            found = newest_intact(folder, checkpoints)
             for error in found.damaged:
                 print(f"lockstep: {error}", file=sys.stderr, flush=True)
             # a start from iteration 0 would remove the damaged checkpoints: that is the user's decision
             if checkpoints and found.state is None:
-                text = f"no checkpoint is whole; start from the beginning with: {again} --iteration 0"
+                text = f"no checkpoint is intact; start from the beginning with: {again} --iteration 0"
                 print(f"lockstep: not started again: {text}", file=sys.stderr, flush=True)
                 return outcome.code
             resume_from = found.iteration
@@ -110,8 +110,8 @@ def supervise(
             return DONE
         problem = limit.reason_to_end(resume_from if outcome.iteration is None else outcome.iteration, resume_from)
         if problem is None:
-            place = f"from iteration {resume_from}" if resume_from else "from the start"
-            text = f"starting {_count(sizes[0])} again {place} (restart {limit.used} of {restarts})"
+            location = f"from iteration {resume_from}" if resume_from else "from the start"
+            text = f"starting {_count(sizes[0])} again {location} (restart {limit.used} of {restarts})"
             print(f"lockstep: {text}", file=sys.stderr, flush=True)
             problem = _sleep(limit.pause)
         if problem is not None:

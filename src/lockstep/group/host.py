@@ -116,7 +116,9 @@ class Host:
                 elif now - heard > timeout_factor * self._timeout and counters[index] < target:
                     what = "it and this rank have been waiting for each other" if mutual else "no sign of life"
                     self._raise_lost(
-                        peer, phase, f"{what} for {now - heard:.0f} s in {line.place()} (see runtime.timeout)"
+                        peer,
+                        phase,
+                        f"{what} for {now - heard:.0f} s in {line.describe_location()} (see runtime.timeout)",
                     )
         own[WAITS_FOR] = 0
 

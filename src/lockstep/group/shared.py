@@ -31,13 +31,13 @@ from lockstep.group.tally import LocalTally, Tally
 __all__ = ["SharedMemoryGroup", "make_host_subgroup"]
 
 ARENA = 64 << 20
-"""Bytes of an arena. Larger payloads are exchanged in several pieces."""
+"""Bytes of an arena. Larger payloads are exchanged in several chunks."""
 _MAX_LAYOUTS = 64
 """Number of layouts that are cached."""
 
 
 class _View(NamedTuple):
-    """Views of one piece of a payload in one arena."""
+    """Views of one chunk of a payload in one arena."""
 
     own_rows: Tensor
     """Rows of this rank, `[counts[rank], columns]`."""
@@ -47,7 +47,7 @@ class _View(NamedTuple):
     """The rows of `all_rows`."""
 
 
-class _Piece(NamedTuple):
+class _Chunk(NamedTuple):
     """Columns of a payload that are exchanged at once."""
 
     columns: slice | None
@@ -79,23 +79,23 @@ class SharedMemoryGroup(Group):
         self._counters = memoryview(region)[: self.size * CACHE_LINE].cast("q")
         self._entered = 0
         self._exchanged = 0
-        self._layouts: dict[tuple[torch.Size, torch.dtype], list[_Piece]] = {}
+        self._layouts: dict[tuple[torch.Size, torch.dtype], list[_Chunk]] = {}
         self._owned: list[Group | Channel] = []
 
     def gather(self, own_rows: Tensor, phase: str) -> Tensor:
         """See `Group.gather`."""
-        pieces = self._pieces(own_rows.shape, own_rows.dtype)
-        if len(pieces) == 1:
-            shared_rows = self._exchange(own_rows, pieces[0], phase).all_rows
+        chunks = self._chunks(own_rows.shape, own_rows.dtype)
+        if len(chunks) == 1:
+            shared_rows = self._exchange(own_rows, chunks[0], phase).all_rows
             start = perf_counter()
             all_rows = shared_rows.to(own_rows.device, copy=True)
             self.clock.transferred += perf_counter() - start
         else:
-            all_rows = own_rows.new_empty(len(pieces[0].views[0].rows), prod(own_rows.shape[1:]))
-            for piece in pieces:
-                shared_rows = self._exchange(own_rows, piece, phase).all_rows
+            all_rows = own_rows.new_empty(len(chunks[0].views[0].rows), prod(own_rows.shape[1:]))
+            for chunk in chunks:
+                shared_rows = self._exchange(own_rows, chunk, phase).all_rows
                 start = perf_counter()
-                all_rows[:, piece.columns] = shared_rows
+                all_rows[:, chunk.columns] = shared_rows
                 self.clock.transferred += perf_counter() - start
         return all_rows.view(len(all_rows), *own_rows.shape[1:])
 
@@ -104,7 +104,7 @@ class SharedMemoryGroup(Group):
         is_large = sum(self.row_counts(len(own_rows))) >= SLICED_ROWS and own_rows[0].nbytes >= SLICED_BYTES
         add = self._add_slices if is_large else self._add_all
         sums = [
-            add(self._exchange(own_rows, piece, phase), phase) for piece in self._pieces(own_rows.shape, own_rows.dtype)
+            add(self._exchange(own_rows, chunk, phase), phase) for chunk in self._chunks(own_rows.shape, own_rows.dtype)
         ]
         total = sums[0] if len(sums) == 1 else torch.cat(sums)
         return total.to(own_rows.device) if own_rows.is_cuda else total
@@ -128,33 +128,33 @@ class SharedMemoryGroup(Group):
         self.clock.transferred += added - start + perf_counter() - entered
         return total
 
-    def _exchange(self, own_rows: Tensor, piece: _Piece, phase: str) -> _View:
-        """Write this rank's columns of `piece` and wait for those of all ranks. The view is valid until the next exchange."""
+    def _exchange(self, own_rows: Tensor, chunk: _Chunk, phase: str) -> _View:
+        """Write this rank's columns of `chunk` and wait for those of all ranks. The view is valid until the next exchange."""
         start = perf_counter()
         self._exchanged += 1
-        view = piece.views[self._exchanged % 2]
+        view = chunk.views[self._exchanged % 2]
         if own_rows.dim() != 2:
             own_rows = own_rows.reshape(len(own_rows), prod(own_rows.shape[1:]))
-        view.own_rows.copy_(own_rows if piece.columns is None else own_rows[:, piece.columns])
+        view.own_rows.copy_(own_rows if chunk.columns is None else own_rows[:, chunk.columns])
         written = perf_counter()
         self._enter(phase)
         self.clock.waited += perf_counter() - written
         self.clock.transferred += written - start
         return view
 
-    def _pieces(self, shape: torch.Size, dtype: torch.dtype) -> list[_Piece]:
-        pieces = self._layouts.get((shape, dtype))
-        if pieces is None:
+    def _chunks(self, shape: torch.Size, dtype: torch.dtype) -> list[_Chunk]:
+        chunks = self._layouts.get((shape, dtype))
+        if chunks is None:
             if len(self._layouts) == _MAX_LAYOUTS:
                 self._layouts.clear()
-            pieces = self._layouts[shape, dtype] = self._make_pieces(shape, dtype)
-        return pieces
+            chunks = self._layouts[shape, dtype] = self._make_pieces(shape, dtype)
+        return chunks
 
-    def _make_pieces(self, shape: torch.Size, dtype: torch.dtype) -> list[_Piece]:
+    def _make_pieces(self, shape: torch.Size, dtype: torch.dtype) -> list[_Chunk]:
         counts, columns = self.row_counts(shape[0]), prod(shape[1:])
         total, first_row = sum(counts), sum(counts[: self.rank])
         max_width = max(1, ARENA // (total * dtype.itemsize))
-        pieces = []
+        chunks = []
         for first_column in range(0, max(columns, 1), max_width):
             width = min(max_width, columns - first_column)
             views = []
@@ -164,8 +164,8 @@ class SharedMemoryGroup(Group):
                 all_rows = self._bytes[begin : begin + length].view(dtype).view(total, width)
                 views.append(_View(all_rows[first_row : first_row + shape[0]], all_rows, all_rows.unbind(0)))
             selected = slice(first_column, first_column + width) if width < columns else None
-            pieces.append(_Piece(selected, (views[0], views[1])))
-        return pieces
+            chunks.append(_Chunk(selected, (views[0], views[1])))
+        return chunks
 
     def barrier(self, phase: str, timeout_factor: float = 1) -> None:
         """See `Group.barrier`."""

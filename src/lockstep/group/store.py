@@ -19,7 +19,7 @@ from lockstep.group.authenticated_store import AuthenticatedStore, serve_store
 __all__ = ["is_loopback", "make_store"]
 
 _ENV, _TCP = "env://", "tcp://"
-_MEETING = "lockstep/meeting"
+_RENDEZVOUS = "lockstep/rendezvous"
 """Key of the token of the newest start."""
 _POLL = 0.02
 """Seconds between two requests for the same key."""
@@ -33,7 +33,7 @@ def make_store(address: str, rank: int, size: int, timeout: timedelta, secret: b
     Raises RuntimeError or ValueError as PyTorch does, and TimeoutError(who, why) if not all ranks arrive in time.
     """
     if address == _ENV:
-        return _own_part(_make_store(_launcher_address(), rank, size, timeout, secret), rank, size, timeout)
+        return _with_run_prefix(_make_store(_launcher_address(), rank, size, timeout, secret), rank, size, timeout)
     return _make_store(address, rank, size, timeout, secret)
 
 
@@ -71,7 +71,7 @@ def _make_authenticated_store(address: str, rank: int, secret: bytes, timeout: t
     return AuthenticatedStore(host, port, secret, timeout)
 
 
-def _own_part(store: Store, rank: int, size: int, timeout: timedelta) -> Store:
+def _with_run_prefix(store: Store, rank: int, size: int, timeout: timedelta) -> Store:
     """Return a part of the store that only the ranks of this start use.
 
     torchrun keeps one store over all restarts (despite a comment in `torch.distributed.rendezvous`), which holds the addresses of the
@@ -91,7 +91,7 @@ def _own_part(store: Store, rank: int, size: int, timeout: timedelta) -> Store:
 
     if rank == 0:
         token, keys = secrets.token_hex(16), {}
-        store.set(_MEETING, token)
+        store.set(_RENDEZVOUS, token)
         for other in range(1, size):
             wait(lambda other=other: bool(read(f"{token}/{other}")), f"rank {other}")  # type: ignore[misc]
             keys[other] = read(f"{token}/{other}")
@@ -103,7 +103,7 @@ def _own_part(store: Store, rank: int, size: int, timeout: timedelta) -> Store:
 
     def is_expected() -> bool:
         nonlocal announced
-        token = read(_MEETING)
+        token = read(_RENDEZVOUS)
         if token and token != announced:
             store.set(f"{token}/{rank}", key)
             announced = token

@@ -84,8 +84,8 @@ class TrainedBuffers:
         """Write the average of the last gradient step into the buffers."""
         if self._average is None:
             return
-        pieces = self._average.split([buffer.numel() for buffer in self._buffers])
+        chunks = self._average.split([buffer.numel() for buffer in self._buffers])
         with torch.no_grad():
-            for buffer, piece in zip(self._buffers, pieces, strict=True):
-                buffer.copy_(piece.view(buffer.shape))
+            for buffer, chunk in zip(self._buffers, chunks, strict=True):
+                buffer.copy_(chunk.view(buffer.shape))
         self._average = None

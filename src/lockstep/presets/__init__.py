@@ -71,13 +71,13 @@ def expected(name: str) -> str | None:
 
     Raises ValueError as `text` does.
     """
-    parts: list[str] = []
+    lines: list[str] = []
     for line in text(name).splitlines():
-        words = line.removeprefix("#").strip()
+        content = line.removeprefix("#").strip()
         if line.startswith("# Expected:"):
-            parts.append(words.removeprefix("Expected:").strip())
-        elif parts and line.startswith("#  "):
-            parts.append(words)
-        elif parts:
+            lines.append(content.removeprefix("Expected:").strip())
+        elif lines and line.startswith("#  "):
+            lines.append(content)
+        elif lines:
             break
-    return " ".join(parts) or None
+    return " ".join(lines) or None

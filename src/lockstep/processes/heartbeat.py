@@ -86,7 +86,7 @@ class Heartbeat:
         """The iteration that the rank is in; 0 before the first."""
         return int(self._cells[_ITERATION])
 
-    def place(self) -> str:
+    def describe_location(self) -> str:
         """Describe where the rank is, for messages."""
         parts = [f"stage {self.stage}"]
         if self.iteration:

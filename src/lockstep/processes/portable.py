@@ -72,7 +72,7 @@ def portable_problem() -> str | None:
 
 
 def missing_instructions(names: Collection[str]) -> str | None:
-    """Return, as a problem in words, which instructions this processor lacks; None if it has all. `names` are those that Linux uses."""
+    """Return, as the description of a problem, which instructions this processor lacks; None if it has all. `names` are those that Linux uses."""
     try:
         lines = Path("/proc/cpuinfo").read_text().splitlines()
     except OSError:

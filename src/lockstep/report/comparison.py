@@ -41,10 +41,12 @@ class _Member:
         return RecordedRun(self.name, self.folder.tree(), self.summary.metrics, self.summary.evaluations)
 
 
-def write_comparison(folders: Sequence[RunFolder], path: Path, words: Sequence[str], sweep: Path | None = None) -> Path:
+def write_comparison(
+    folders: Sequence[RunFolder], path: Path, arguments: Sequence[str], sweep: Path | None = None
+) -> Path:
     """Write the report of several runs to `path` and return it.
 
-    `words` are the arguments of the command, for the last line of the page. `sweep` is the folder of the sweep whose runs they are, if any: the
+    `arguments` are the arguments of the command, for the last line of the page. `sweep` is the folder of the sweep whose runs they are, if any: the
     trials of its search are reported too. Raises ValueError if no run has metrics, if the runs are of several environments, or as `write_page`
     does.
     """
@@ -62,7 +64,7 @@ def write_comparison(folders: Sequence[RunFolder], path: Path, words: Sequence[s
     commands = {member.name: member.summary.command for member in started}
     content = {
         "title": sweep.resolve().name if sweep else f"{len(members)} runs compared",
-        "written_by": shlex.join(["lockstep", "report", *words]),
+        "written_by": shlex.join(["lockstep", "report", *arguments]),
         "source": "the run folders",
         "env_id": started[0].summary.config.env.id,
         "goal": goal,

@@ -100,7 +100,7 @@ def _discrete_panels(state_map: StateMap, agent: Agent, component: int, name: st
 
 
 def _option(name: str, option: str, single: bool) -> str:
-    """Return the words for one option: its own name, or the name of the action and its number."""
+    """Return the label of one option: its own name, or the name of the action and its number."""
     return f"“{option}”" if single and not option.isdecimal() else f"{name} = {option}"
 
 

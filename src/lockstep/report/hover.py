@@ -17,7 +17,7 @@ __all__ = ["PLOT_AREA", "Readouts", "Series", "overlay", "readouts"]
 PLOT_AREA = "plot-area"
 """Id of the rectangle of the axes in the SVG."""
 _MAX_POINTS = 60
-"""Largest number of places at which values are shown."""
+"""Largest number of positions at which values are shown."""
 _LINE, _CHARACTER, _MARGIN = 15.0, 6.3, 7.0
 """Height of a line, mean width of a character and margin of the box, in units of the SVG; `.tip text` of the page sets the font size."""
 _LONGEST = 44
@@ -38,19 +38,19 @@ class Series:
 
 @dataclass(frozen=True)
 class Readouts:
-    """Values that are shown when the pointer is near one of K places on the horizontal axis."""
+    """Values that are shown when the pointer is near one of K positions on the horizontal axis."""
 
-    places: Sequence[float]
-    """Position of each place: 0 is the left end of the axis and 1 the right end."""
+    positions: Sequence[float]
+    """Position of each x: 0 is the left end of the axis and 1 the right end."""
     headings: Sequence[str]
     rows: Sequence[Sequence[tuple[str, str]]]
     """Color and text of the lines below each heading."""
 
 
 def readouts(axes: Any, series: Sequence[Series], unit: Unit) -> Readouts:
-    """Return the values of all series at up to 60 places of the x axis, and name the rectangle of `axes` for `overlay`.
+    """Return the values of all series at up to 60 positions of the x axis, and name the rectangle of `axes` for `overlay`.
 
-    `unit` is that of the axis; x of the series are in steps or seconds. The value of a series at a place is its last one at or before it. Call
+    `unit` is that of the axis; x of the series are in steps or seconds. The value of a series at an x is its last one at or before it. Call
     it after everything is drawn, because the range of the axis may change until then.
     """
     axes.patch.set_gid(PLOT_AREA)
@@ -58,15 +58,18 @@ def readouts(axes: Any, series: Sequence[Series], unit: Unit) -> Readouts:
     if len(x) > _MAX_POINTS:
         x = x[np.linspace(0, len(x) - 1, _MAX_POINTS).round().astype(int)]
     low, high = axes.get_xlim()
-    rows = [[(one.color, _text(one, place)) for one in series if len(one.x) and one.x[0] <= place] for place in x]
-    headings = [
-        f"{place:,.0f} steps" if unit.name == "steps" else f"{place:,.4g} {unit.name}" for place in x / unit.divisor
+    rows = [
+        [(one.color, _text(one, position)) for one in series if len(one.x) and one.x[0] <= position] for position in x
     ]
-    return Readouts([(place - low) / (high - low) for place in (x / unit.divisor).tolist()], headings, rows)
+    headings = [
+        f"{position:,.0f} steps" if unit.name == "steps" else f"{position:,.4g} {unit.name}"
+        for position in x / unit.divisor
+    ]
+    return Readouts([(position - low) / (high - low) for position in (x / unit.divisor).tolist()], headings, rows)
 
 
-def _text(series: Series, place: float) -> str:
-    value = series.y[np.searchsorted(series.x, place, side="right") - 1]
+def _text(series: Series, position: float) -> str:
+    value = series.y[np.searchsorted(series.x, position, side="right") - 1]
     label = series.label if len(series.label) <= _LONGEST else f"{series.label[: _LONGEST - 1]}…"
     return f"{label} {value:,.5g}" if label else f"{value:,.5g}"
 
@@ -74,15 +77,15 @@ def _text(series: Series, place: float) -> str:
 def overlay(svg: str, values: Readouts) -> str:
     """Return the elements that show the values over `svg`, the text of a figure; empty without values."""
     area = re.search(rf'id="[^"]*{PLOT_AREA}">\s*<path d="([^"]*)"', svg)
-    if area is None or not values.places:
+    if area is None or not values.positions:
         return ""
     numbers = [float(number) for number in re.findall(r"-?[\d.]+", area[1])]
     left, right, top, bottom = min(numbers[::2]), max(numbers[::2]), min(numbers[1::2]), max(numbers[1::2])
-    x = [left + place * (right - left) for place in values.places]
+    x = [left + position * (right - left) for position in values.positions]
     edges = [left, *((a + b) / 2 for a, b in pairwise(x)), right]
     tips = (
-        _tip((begin, end, place), (left, right, top, bottom), heading, rows)
-        for begin, end, place, heading, rows in zip(edges, edges[1:], x, values.headings, values.rows, strict=False)
+        _tip((begin, end, position), (left, right, top, bottom), heading, rows)
+        for begin, end, position, heading, rows in zip(edges, edges[1:], x, values.headings, values.rows, strict=False)
     )
     return "".join(tips)
 
@@ -93,10 +96,10 @@ def _tip(
     heading: str,
     rows: Sequence[tuple[str, str]],
 ) -> str:
-    """Return one place: the column that reacts to the pointer, a line, and a box with the values on the side with more room."""
-    (begin, end, place), (left, right, top, bottom) = column, area
+    """Return the readout of one x: the column that reacts to the pointer, a line, and a box with the values on the side with more room."""
+    (begin, end, position), (left, right, top, bottom) = column, area
     width = _CHARACTER * max(len(heading), *(len(text) + 3 for _, text in rows), 1) + 2 * _MARGIN
-    x = place + _MARGIN if place < (left + right) / 2 else place - _MARGIN - width
+    x = position + _MARGIN if position < (left + right) / 2 else position - _MARGIN - width
     lines = [f'<tspan x="{x + _MARGIN:.1f}" dy="{_LINE}">{escape(heading)}</tspan>']
     lines += [
         f'<tspan x="{x + _MARGIN:.1f}" dy="{_LINE}"><tspan style="fill: {color}">■</tspan> {escape(text)}</tspan>'
@@ -105,6 +108,6 @@ def _tip(
     height = _LINE * len(lines) + _MARGIN
     return (
         f'<g class="tip"><rect class="column" x="{begin:.1f}" y="{top:.1f}" width="{end - begin:.1f}" height="{bottom - top:.1f}"/>'
-        f'<path d="M{place:.1f} {top:.1f}V{bottom:.1f}"/><rect class="box" x="{x:.1f}" y="{top:.1f}" width="{width:.1f}" height="{height:.1f}" rx="3"/>'
+        f'<path d="M{position:.1f} {top:.1f}V{bottom:.1f}"/><rect class="box" x="{x:.1f}" y="{top:.1f}" width="{width:.1f}" height="{height:.1f}" rx="3"/>'
         f'<text y="{top:.1f}">{"".join(lines)}</text></g>'
     )

@@ -188,8 +188,8 @@ class RunSummary:
             required = setting.name == "env.id" and (self.preset is None or presets.family(self.preset) is not None)
             if required or (setting.value != setting.preset and setting.name not in _OMITTED):
                 tree.setdefault(section, {})[name] = setting.value
-        words = ["lockstep", "train", *([self.preset] if self.preset else []), *as_flags(tree), *self._ranks()]
-        return shlex.join(words)
+        command = ["lockstep", "train", *([self.preset] if self.preset else []), *as_flags(tree), *self._ranks()]
+        return shlex.join(command)
 
     def _ranks(self) -> list[str]:
         """Return the flag for the number of ranks at the first start. Return no flag if the current plan does not allow that number."""

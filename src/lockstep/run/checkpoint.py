@@ -63,7 +63,7 @@ class Checkpoint:
     def __init__(self, path: Path, verified: dict[str, object] | None = None) -> None:
         """Compare all files with their hashes, unless this process has done so: then `verified` is the result of `verify`.
 
-        Raises CheckpointDamaged, naming the file and the newest checkpoint of the run that is whole, and ValueError for a newer version.
+        Raises CheckpointDamaged, naming the file and the newest checkpoint of the run that is intact, and ValueError for a newer version.
         """
         self.path = path
         try:

@@ -44,7 +44,7 @@ class CheckpointWriter:
     """Writer of the checkpoints of one run. Every rank has one, and all ranks call the same methods in the same order.
 
     Training goes on while rank 0 completes a checkpoint in a thread. It waits for the disk (fsync), and gives the folder its name at the
-    end: whatever has a name is whole, also after a loss of power.
+    end: a folder with its final name is a complete checkpoint, also after a power failure.
     """
 
     def __init__(self, folder: RunFolder, group: Group) -> None:
@@ -71,19 +71,19 @@ class CheckpointWriter:
         if the run folder is gone, and RankLost if a rank does not take part in time.
         """
         folder, final = self._folder, self._folder.checkpoint(iteration)
-        aside, own_hashes, hashes = _aside(final), dict[str, str](), dict[str, str]()
+        temporary, own_hashes, hashes = _aside(final), dict[str, str](), dict[str, str]()
 
         def create() -> None:
             folder.check_present()
             prepare()
             make_folder(final.parent)
-            _delete(aside)
-            aside.mkdir()
+            _delete(temporary)
+            temporary.mkdir()
 
         def write() -> None:
             for name, state in states.items():
                 file, content = f"{name}.safetensors", pack(state)
-                _write(aside / file, content)
+                _write(temporary / file, content)
                 own_hashes[file] = hashlib.sha256(content).hexdigest()
 
         def complete() -> None:
@@ -94,16 +94,16 @@ class CheckpointWriter:
                     after()
             except Exception as error:
                 self._error = error
-                _delete(aside)
+                _delete(temporary)
 
         try:
-            _together(self._group, folder, create if self._group.rank == 0 else lambda: None)
-            _together(self._group, folder, write)
+            _run_on_all_ranks(self._group, folder, create if self._group.rank == 0 else lambda: None)
+            _run_on_all_ranks(self._group, folder, write)
             for text in exchange_texts(self._group, json.dumps(own_hashes), "checkpoint"):
                 hashes.update(json.loads(text))
         except (CheckpointFailed, FolderLost):
             if self._group.rank == 0:
-                _delete(aside)  # it takes space on a full disk
+                _delete(temporary)  # it takes space on a full disk
             raise
         self.iteration = iteration
         if self._group.rank == 0:
@@ -113,7 +113,7 @@ class CheckpointWriter:
     def wait(self) -> None:
         """Wait until the last checkpoint is complete. Raises CheckpointFailed or FolderLost on all ranks if it can't be completed."""
         self.iteration = 0
-        _together(self._group, self._folder, self.close)
+        _run_on_all_ranks(self._group, self._folder, self.close)
 
     def close(self) -> None:
         """Wait for the thread of this rank. Raises the error that has ended it: OSError or FolderLost."""
@@ -136,21 +136,21 @@ def _complete(folder: RunFolder, final: Path, counters: Mapping[str, object], ha
     `hashes` are those of the files of all ranks, which rank 0 can't list: a network file system may hide for a while what other hosts have
     written. Such a file is on the server, because its rank has closed it.
     """
-    aside = _aside(final)
-    _write(aside / STATE, encode_state(counters, dict(sorted(hashes.items()))))
+    temporary = _aside(final)
+    _write(temporary / STATE, encode_state(counters, dict(sorted(hashes.items()))))
     for name in hashes:
         with suppress(FileNotFoundError):
-            sync_file(aside / name)
-    sync_file(aside / STATE)
-    sync_folder(aside)
+            sync_file(temporary / name)
+    sync_file(temporary / STATE)
+    sync_folder(temporary)
     folder.check_present()
     _delete(final)
-    aside.rename(final)
+    temporary.rename(final)
     sync_folder(final.parent)
     sync_folder(folder.path)  # the first checkpoint has created a folder in it
 
 
-def _together(group: Group, folder: RunFolder, step: Callable[[], None]) -> None:
+def _run_on_all_ranks(group: Group, folder: RunFolder, step: Callable[[], None]) -> None:
     """Call `step` on every rank. If it fails on one of them, raise CheckpointFailed or FolderLost on all."""
     code = 0
     try:
@@ -177,7 +177,7 @@ def _code_of(error: OSError, folder: RunFolder) -> int:
 
 def check_folder(folder: RunFolder, group: Group) -> None:
     """Raise FolderLost on all ranks if the run folder is gone. Every rank calls it."""
-    _together(group, folder, folder.check_present if group.rank == 0 else lambda: None)
+    _run_on_all_ranks(group, folder, folder.check_present if group.rank == 0 else lambda: None)
 
 
 def remove_checkpoints_after(folder: RunFolder, iteration: int) -> None:
@@ -194,8 +194,8 @@ def remove_old_checkpoints(folder: RunFolder, keep: int, pending: Collection[int
     for iteration in folder.checkpoints()[:-keep]:
         if iteration not in pending and iteration != best:
             _remove(folder.checkpoint(iteration))
-    for aside in (folder.path / "checkpoints").glob(".*.partial"):
-        _delete(aside)
+    for temporary in (folder.path / "checkpoints").glob(".*.partial"):
+        _delete(temporary)
 
 
 def _best_to_keep(folder: RunFolder) -> int | None:
@@ -215,10 +215,10 @@ def _aside(checkpoint: Path) -> Path:
 
 
 def _remove(checkpoint: Path) -> None:
-    aside = _aside(checkpoint)
-    _delete(aside)
-    checkpoint.rename(aside)  # a kill must not leave an incomplete folder under this name
-    _delete(aside)
+    temporary = _aside(checkpoint)
+    _delete(temporary)
+    checkpoint.rename(temporary)  # a kill must not leave an incomplete folder under this name
+    _delete(temporary)
 
 
 def _delete(path: Path) -> None:

@@ -93,7 +93,7 @@ class RunCounters:
         if not self._player_only:
             return {}
         mean = shards.status[self._player_only].mean(0).tolist()
-        return {f"player_t_{name}": mean[place] for place, name in enumerate(PLAYER_FIELDS) if place}
+        return {f"player_t_{name}": mean[index] for index, name in enumerate(PLAYER_FIELDS) if index}
 
     def state(self) -> dict[str, object]:
         """Return the counters for a checkpoint."""

@@ -38,8 +38,8 @@ def write_episode_row(rollout: Rollout, first_environment: int, row: NDArray[np.
     returns = [episode[0] for episode in listed]
     row[:_TOTALS] = steps, count, sum(episode[1] for episode in listed), sum(returns), min(returns), max(returns)
     last = [
-        (place // environments, first_environment + place % environments, *episode)
-        for place, episode in zip(ended[-WINDOW:].tolist(), listed[-WINDOW:], strict=True)
+        (index // environments, first_environment + index % environments, *episode)
+        for index, episode in zip(ended[-WINDOW:].tolist(), listed[-WINDOW:], strict=True)
     ]
     row[_TOTALS : _TOTALS + _COLUMNS * len(last)] = list(chain.from_iterable(last))
 

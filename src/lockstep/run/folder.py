@@ -173,12 +173,12 @@ class RunFolder:
         It names the module of `env.module` and the address of `run.store`, which a run folder must not use by itself.
         """
         tree = self.tree()
-        words = ["lockstep", "resume", str(self.path)]
+        command = ["lockstep", "resume", str(self.path)]
         for name, field in (("env", "module"), ("run", "store")):
             section = tree.get(name)
             if isinstance(section, dict) and section.get(field):
-                words += [f"--{name}.{field}", str(section[field])]
-        return shlex.join([*words, *options])
+                command += [f"--{name}.{field}", str(section[field])]
+        return shlex.join([*command, *options])
 
     def mark_pruned(self, why: str) -> None:
         """Record that a search ended the run early, and why."""

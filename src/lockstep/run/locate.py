@@ -17,11 +17,11 @@ def locate(text: str) -> Path:
     Raises ValueError if there is no such run; the message names the nearest and the newest runs of `runs/`.
     """
     root = Path(RunConfig.folder)
-    places = [Path(text), root / text]
-    for place in places:
-        if (place / "config.json").is_file():
-            return place
-    there = next((place for place in places if text and place.is_dir()), None)
+    candidates = [Path(text), root / text]
+    for candidate in candidates:
+        if (candidate / "config.json").is_file():
+            return candidate
+    there = next((candidate for candidate in candidates if text and candidate.is_dir()), None)
     if there is not None:
         held = sorted(path.parent for path in (*there.glob("*/config.json"), *there.glob("runs/*/config.json")))
         hint = f"; it holds runs, such as {held[0]}" if held else ""
@@ -44,21 +44,21 @@ def locate_checkpoint(text: str) -> tuple[Path, int | None]:
 
     Raises ValueError as `locate` does.
     """
-    place = Path(text)
-    if place.name.isdecimal() and place.parent.name == "checkpoints":
-        return locate(str(place.parent.parent)), int(place.name)
+    candidate = Path(text)
+    if candidate.name.isdecimal() and candidate.parent.name == "checkpoints":
+        return locate(str(candidate.parent.parent)), int(candidate.name)
     return locate(text), None
 
 
 def locate_sweep(text: str) -> Path | None:
     """Return the folder of a sweep, given by path or by its name inside `runs/`; None if `text` is no folder of a sweep with runs."""
-    places = [Path(text), Path(RunConfig.folder) / text]
-    return next((place for place in places if text and _is_sweep(place)), None)
+    candidates = [Path(text), Path(RunConfig.folder) / text]
+    return next((candidate for candidate in candidates if text and _is_sweep(candidate)), None)
 
 
-def _is_sweep(place: Path) -> bool:
+def _is_sweep(candidate: Path) -> bool:
     """Return True if the folder has runs of a sweep, which writes a log or a table of them: other folders may hold a folder `runs` too."""
-    names = [path.parent.name for path in place.glob("runs/*/config.json")]
-    return any((place / "logs" / f"{name}.log").exists() for name in names) or (
-        bool(names) and (place / "runs.json").exists()
+    names = [path.parent.name for path in candidate.glob("runs/*/config.json")]
+    return any((candidate / "logs" / f"{name}.log").exists() for name in names) or (
+        bool(names) and (candidate / "runs.json").exists()
     )

@@ -23,7 +23,7 @@ __all__ = [
     "encode_state",
     "hash_file",
     "is_whole_number",
-    "newest_whole",
+    "newest_intact",
     "return_at",
     "verify",
     "with_advice",
@@ -76,15 +76,19 @@ def return_at(path: Path) -> float | None:
 def with_advice(error: CheckpointDamaged, path: Path) -> CheckpointDamaged:
     """Add to the error of the checkpoint `path` which other one of its run can be used."""
     folder = RunFolder(path.parent.parent)
-    found = newest_whole(
+    found = newest_intact(
         folder, [number for number in folder.checkpoints() if folder.checkpoint(number).name != path.name]
     )
-    whole = f"use the newest whole one with --iteration {found.iteration}" if found.state else "no other one is whole"
-    return CheckpointDamaged(f"{error}; {whole}")
+    advice = (
+        f"use the newest intact checkpoint with --iteration {found.iteration}"
+        if found.state
+        else "no other checkpoint is intact"
+    )
+    return CheckpointDamaged(f"{error}; {advice}")
 
 
 class FoundCheckpoint(NamedTuple):
-    """Result of the search for the newest checkpoint that is whole."""
+    """Result of the search for the newest checkpoint that is intact."""
 
     iteration: int
     """Its iteration; 0 if there is none."""
@@ -94,8 +98,8 @@ class FoundCheckpoint(NamedTuple):
     """The errors of newer ones, the newest first."""
 
 
-def newest_whole(folder: RunFolder, iterations: Iterable[int]) -> FoundCheckpoint:
-    """Find the last of `iterations` whose checkpoint is whole. Raises ValueError for a newer version."""
+def newest_intact(folder: RunFolder, iterations: Iterable[int]) -> FoundCheckpoint:
+    """Find the last of `iterations` whose checkpoint is intact. Raises ValueError for a newer version."""
     damaged: list[CheckpointDamaged] = []
     for iteration in sorted(iterations, reverse=True):
         try:

@@ -48,11 +48,11 @@ class HangDetector:
             self._signs, self._last_sign, self._stage, self._warned = signs, now, line.stage, False
         elif elapsed > (self._timeout if line.iteration else max(self._timeout, _START_LIMIT)):
             what = "was stopped by a signal" if self.is_stopped() else "did not move"
-            where = f"{elapsed:.0f} s in {line.place()}"
+            where = f"{elapsed:.0f} s in {line.describe_location()}"
             return f"rank {self._rank} on host {host_name()} {what} for {where} (see runtime.timeout)"
         elif not self._warned and elapsed > self._warn_after():
             self._warned = True
-            text = f"rank {self._rank} has not moved for {elapsed:.0f} s in {line.place()}; it is ended after runtime.timeout"
+            text = f"rank {self._rank} has not moved for {elapsed:.0f} s in {line.describe_location()}; it is ended after runtime.timeout"
             print(f"lockstep: {text} = {self._timeout:g} s", file=sys.stderr, flush=True)
         return None
 

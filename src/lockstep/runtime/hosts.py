@@ -43,12 +43,12 @@ def find_host_slot(group: Group) -> HostSlot:
     host_cores = [0] * _WORDS
     for row in rows[on_host].tolist():
         host_cores = [word | other for word, other in zip(host_cores, row[1:], strict=True)]
-    place, count = int(same_cores[: group.rank].sum()), int(same_cores.sum())
+    index, count = int(same_cores[: group.rank].sum()), int(same_cores.sum())
     return HostSlot(
         local_rank=int(on_host[: group.rank].sum()),
-        cores=share_of_cores(place, count, usable_cores()),
+        cores=share_of_cores(index, count, usable_cores()),
         host_cores=max(1, sum(word.bit_count() for word in host_cores)),
-        own_core=core_numbers()[place] if count == usable_cores() else None,
+        own_core=core_numbers()[index] if count == usable_cores() else None,
     )
 
 

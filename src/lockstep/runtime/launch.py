@@ -65,7 +65,7 @@ def _start(
 
     `files` are those of `_create_files`.
     """
-    own = {"LOCKSTEP_SIZE": str(ranks), "LOCKSTEP_RENDEZVOUS": f"file://{folder}/meeting"}
+    own = {"LOCKSTEP_SIZE": str(ranks), "LOCKSTEP_RENDEZVOUS": f"file://{folder}/rendezvous"}
     own["LOCKSTEP_SECRET"] = secrets.token_hex(16)
     if files:
         memory, store = files

@@ -35,7 +35,7 @@ INHERITED = "fd://"
 """Prefix of the address that consists of the descriptor of an open file, which all ranks of lockstep's own launcher inherit."""
 _POLL = 0.02
 """Seconds between two reads of the files."""
-_PRIVATE = "lockstep-meeting-"
+_PRIVATE = "lockstep-rendezvous-"
 _SECRET = "LOCKSTEP_SECRET"
 _LEAST_CHARACTERS = 16
 """Minimum length of a secret."""
@@ -71,7 +71,7 @@ def choose_rendezvous(rank_info: RankInfo, address: str | None, environ: Mapping
     if has_master:
         return replace(rank_info, rendezvous="env://")
     if rank_info.on_one_host:
-        return replace(rank_info, rendezvous=f"file://{_private_folder(rank_info, variables)}/meeting")
+        return replace(rank_info, rendezvous=f"file://{_private_folder(rank_info, variables)}/rendezvous")
     if rank_info.launcher == "srun" and (
         nodes := variables.get("SLURM_STEP_NODELIST", variables.get("SLURM_JOB_NODELIST"))
     ):
@@ -103,7 +103,7 @@ def first_host(nodes: str) -> str:
     return re.sub(r"\[(\w+)[^\]]*\]", r"\1", first[0])
 
 
-class Meeting(NamedTuple):
+class RendezvousResult(NamedTuple):
     """Result of a rendezvous through files, the same on all ranks."""
 
     file: Path
@@ -121,7 +121,7 @@ class FileRendezvous:
     rank: int
     size: int
 
-    def wait(self, timeout: float) -> Meeting:
+    def wait(self, timeout: float) -> RendezvousResult:
         """Wait for all ranks and return what they have agreed on. `timeout` is in seconds.
 
         Raises TimeoutError(who, why) if not all ranks arrive in time, and OSError if the files can't be written.
@@ -130,7 +130,7 @@ class FileRendezvous:
         if self._private:
             _create_private(self.path.parent)
         token = self._lead(deadline) if self.rank == 0 else self._follow(deadline)
-        return Meeting(self._file(hashlib.sha256(token.encode()).hexdigest()[: len(token)]), token.encode())
+        return RendezvousResult(self._file(hashlib.sha256(token.encode()).hexdigest()[: len(token)]), token.encode())
 
     def remove(self) -> None:
         """Remove the files. Rank 0 calls it when all ranks have connected, and any rank after a failure."""
@@ -152,13 +152,13 @@ class FileRendezvous:
         token, published = secrets.token_hex(16), None
         while True:
             contents = [self._read(rank) for rank in range(1, self.size)]
-            if all(words[1:] == [token] for words in contents):
+            if all(fields[1:] == [token] for fields in contents):
                 return token
-            keys = [words[0] if words else "-" for words in contents]
+            keys = [fields[0] if fields else "-" for fields in contents]
             if keys != published:
                 self._write(token, *keys)
                 published = keys
-            late = [rank for rank, words in enumerate(contents, 1) if words[1:] != [token]]
+            late = [rank for rank, fields in enumerate(contents, 1) if fields[1:] != [token]]
             self._pause(deadline, f"rank{'s' * (len(late) > 1)} {', '.join(map(str, late))}")
 
     def _follow(self, deadline: float) -> str:
@@ -166,10 +166,10 @@ class FileRendezvous:
         key = secrets.token_hex(16)
         self._write(key)
         while True:
-            words = self._read(0)
-            if len(words) == self.size and words[self.rank] == key:
-                self._write(key, words[0])
-                return words[0]
+            fields = self._read(0)
+            if len(fields) == self.size and fields[self.rank] == key:
+                self._write(key, fields[0])
+                return fields[0]
             self._pause(deadline, "rank 0")
 
     def _pause(self, deadline: float, who: str) -> None:
@@ -178,11 +178,11 @@ class FileRendezvous:
         beat()
         time.sleep(_POLL)
 
-    def _write(self, *words: str) -> None:
+    def _write(self, *fields: str) -> None:
         """Replace this rank's file atomically, so that no rank reads a part of it."""
         temporary = self._file(f"rank-{self.rank}.{secrets.token_hex(4)}")
         with os.fdopen(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
-            file.write(" ".join(words))
+            file.write(" ".join(fields))
         temporary.replace(self._file(f"rank-{self.rank}"))
 
     def _read(self, rank: int) -> list[str]:

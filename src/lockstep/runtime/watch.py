@@ -43,7 +43,7 @@ class Outcome(NamedTuple):
     iteration: int | None = 0
     """The last iteration that a rank has begun; 0: none. None: the ranks have no memory for heartbeats, so it is not known."""
     reported: bool = False
-    """True if a rank has reported the fault itself, in more words."""
+    """True if a rank has reported the fault itself, in more detail."""
 
     @property
     def is_consequence(self) -> bool:

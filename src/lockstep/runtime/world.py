@@ -60,8 +60,8 @@ class World:
         elif address.startswith(_FILE):
             self._files = FileRendezvous(Path(address.removeprefix(_FILE)), rank_info.rank, rank_info.size)
             try:
-                meeting = self._files.wait(timeout)
-                address, secret = f"{_FILE}{meeting.file}", meeting.secret
+                result = self._files.wait(timeout)
+                address, secret = f"{_FILE}{result.file}", result.secret
             except TimeoutError as error:
                 raise RankLost(error.args[0], "start", error.args[1]) from None
             except OSError as error:

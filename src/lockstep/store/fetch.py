@@ -20,20 +20,20 @@ def is_stored(remote: RemoteRun) -> bool:
 
 
 def fetch(remote: RemoteRun, path: Path) -> None:
-    """Download a run to the folder `path`, which has a config.json when it is whole. Checkpoints without a state.json are left out.
+    """Download a run to the folder `path`, which has a config.json when it is complete. Checkpoints without a state.json are left out.
 
     Nothing of what is downloaded is executed; `resume` compares checkpoints with their hashes. `path` may exist, without a run in it.
     Raises ValueError, in one line, if the storage has no such run, or if the storage or `path` can't be used.
     """
-    aside = path.with_name(f".{path.name}.{secrets.token_hex(8)}.partial")
+    temporary = path.with_name(f".{path.name}.{secrets.token_hex(8)}.partial")
     try:
         sizes = remote.sizes()
         if "config.json" not in sizes:
             raise ValueError(f"{remote.address} is not a run: it holds no config.json")
         for name in _files_to_download(sizes):
-            remote.download(name, aside / name, sizes[name])
+            remote.download(name, temporary / name, sizes[name])
         path.mkdir(parents=True, exist_ok=True)
-        for entry in sorted(aside.iterdir(), key=lambda entry: entry.name == "config.json"):
+        for entry in sorted(temporary.iterdir(), key=lambda entry: entry.name == "config.json"):
             _remove(path / entry.name)  # what a killed download has left: without config.json it is no run
             entry.rename(path / entry.name)
     except StoreFailed as error:
@@ -41,7 +41,7 @@ def fetch(remote: RemoteRun, path: Path) -> None:
     except OSError as error:
         raise ValueError(f"{path} can't be written ({error.strerror})") from None
     finally:
-        shutil.rmtree(aside, ignore_errors=True)
+        shutil.rmtree(temporary, ignore_errors=True)
 
 
 def _remove(path: Path) -> None:

@@ -1,7 +1,7 @@
 """Copying a run folder to object storage while it is written.
 
 The objects of a checkpoint are uploaded before its state.json, which has their hashes, and after the metrics of its iterations. Its
-state.json is deleted before the other objects. So a checkpoint that has a state.json in the storage is whole, and has its metrics,
+state.json is deleted before the other objects. So a checkpoint that has a state.json in the storage is complete, and has its metrics,
 whenever the process is killed.
 
 An upload may take longer than training keeps a checkpoint. So its files are linked first, and the newest checkpoint in the storage is
@@ -138,7 +138,7 @@ class Mirror:
             self._uploaded[path] = version
 
     def _old(self, present: Sequence[int]) -> Collection[int]:
-        """Return the checkpoints in the storage that are not `present`, without the newest one that is whole: none until it is known."""
+        """Return the checkpoints in the storage that are not `present`, without the newest one that is intact: none until it is known."""
         return self._there - {*present, self._newest} if self._newest else ()
 
     def _delete(self, number: int) -> None:

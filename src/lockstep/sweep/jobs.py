@@ -55,7 +55,7 @@ class Jobs:
     start: StartRun
     on_end: Callable[[Member, int], None]
     """Called with every run that ended and its exit code."""
-    names_to_end: Callable[[], Collection[str]] = frozenset
+    runs_to_stop: Callable[[], Collection[str]] = frozenset
     """Called several times a second; returns the names of the members that are not to be run, or not any longer."""
 
     def run(self, members: Sequence[Member]) -> dict[str, int]:
@@ -69,7 +69,7 @@ class Jobs:
         signaled: set[str] = set()
         try:
             while waiting or running:
-                ending = self.names_to_end()
+                ending = self.runs_to_stop()
                 waiting = deque(member for member in waiting if member.name not in ending and not asked_to_stop())
                 for member, process in running.values():
                     if member.name not in signaled and (asked_to_stop() or member.name in ending):

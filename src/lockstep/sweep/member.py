@@ -17,7 +17,7 @@ from lockstep.experiment.same_experiment import first_difference
 from lockstep.experiment.start import is_complete, resolve_start
 from lockstep.run.folder import RunFolder
 
-__all__ = ["Member", "check_folder", "is_done", "labels", "make_member", "name_of", "prepare", "train_words"]
+__all__ = ["Member", "check_folder", "is_done", "labels", "make_member", "name_of", "prepare", "train_arguments"]
 
 _MAX_NAME = 90
 """Largest length of a name."""
@@ -100,8 +100,8 @@ def prepare(member: Member, preset: str | None) -> None:
     create_run(member.config, preset, member.ranks)
 
 
-def train_words(member: Member, preset: str | None, fields: Mapping[str, Mapping[str, object]]) -> list[str]:
-    """Return the words after `lockstep` that start the run or resume it, on any host that shares its folder.
+def train_arguments(member: Member, preset: str | None, fields: Mapping[str, Mapping[str, object]]) -> list[str]:
+    """Return the arguments of `lockstep` that start the run or resume it, on any host that shares its folder.
 
     `fields` has the fields of the config that the user has set for all runs, by section, besides those of the preset.
     """

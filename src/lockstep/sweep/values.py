@@ -39,26 +39,26 @@ class Search:
         return repr(self.low), repr(self.high), repr(self.low + 0.6180339887 * (self.high - self.low))
 
 
-def read_over(words: Sequence[str]) -> dict[str, list[str]]:
+def read_over(arguments: Sequence[str]) -> dict[str, list[str]]:
     """Parse `--over`, such as `ppo.learning_rate=1e-3,linear(3e-4, 0)`, to values by field. Raises ValueError if a field does not exist."""
     values: dict[str, list[str]] = {}
-    for word in words:
-        path, text = _field(word, "--over", values)
-        values[path] = [value for part in _parts(text) for value in _range(part, word)]
+    for argument in arguments:
+        path, text = _field(argument, "--over", values)
+        values[path] = [value for part in _parts(text) for value in _range(part, argument)]
     return values
 
 
-def read_search(words: Sequence[str]) -> dict[str, Search]:
+def read_search(arguments: Sequence[str]) -> dict[str, Search]:
     """Parse the values of `--search`. Return the search spaces by field.
 
     Examples: `ppo.learning_rate=log(1e-5, 1e-2)`, `ppo.epochs=int(1, 20)`, `ppo.gamma=float(0.9, 1)`, `policy.activation=tanh,relu`. Raises
     ValueError if a field does not exist or its space is invalid. The message is one line.
     """
     spaces: dict[str, Search] = {}
-    for word in words:
-        path, text = _field(word, "--search", spaces)
+    for argument in arguments:
+        path, text = _field(argument, "--search", spaces)
         space = _SPACE.fullmatch(text.replace(" ", ""))
-        spaces[path] = _space(space, word) if space else Search("choice", choices=tuple(_parts(text)))
+        spaces[path] = _space(space, argument) if space else Search("choice", choices=tuple(_parts(text)))
     return spaces
 
 
@@ -79,20 +79,20 @@ def merge_values(
     return dict(merged)
 
 
-def _field(word: str, flag: str, earlier: Mapping[str, object]) -> tuple[str, str]:
+def _field(argument: str, flag: str, earlier: Mapping[str, object]) -> tuple[str, str]:
     """Split `FIELD=VALUES` into the full name of the field and the text of its values. `earlier` has the fields given before."""
-    name, equals, text = word.partition("=")
+    name, equals, text = argument.partition("=")
     if not equals or not name.strip() or not text.strip():
-        raise ValueError(f"{flag} is {word!r}: it must be a field and its values, such as run.seed=1..5")
+        raise ValueError(f"{flag} is {argument!r}: it must be a field and its values, such as run.seed=1..5")
     try:
         path = find_field(name.strip())
     except ValueError as error:
         problem = str(error).partition(": ")[2].replace("unknown flag", "there is no such field")
-        raise ValueError(f"{flag} {word}: {problem}") from None
+        raise ValueError(f"{flag} {argument}: {problem}") from None
     if path in NEVER_SWEPT_FIELDS:
-        raise ValueError(f"{flag} {word}: {path} cannot be swept")
+        raise ValueError(f"{flag} {argument}: {path} cannot be swept")
     if path in earlier:
-        raise ValueError(f"{flag} {word}: {path} is given twice")
+        raise ValueError(f"{flag} {argument}: {path} is given twice")
     return path, text.strip()
 
 
@@ -109,17 +109,17 @@ def _parts(text: str) -> list[str]:
     return [part.strip() for part in parts]
 
 
-def _range(part: str, word: str) -> list[str]:
+def _range(part: str, argument: str) -> list[str]:
     match = _RANGE.fullmatch(part)
     if match is None:
         return [part]
     first, last = int(match[1]), int(match[2])
     if not 0 <= last - first < _MAX_RANGE:
-        raise ValueError(f"--over {word}: {part} must be an increasing range of at most {_MAX_RANGE:,} values")
+        raise ValueError(f"--over {argument}: {part} must be an increasing range of at most {_MAX_RANGE:,} values")
     return [str(value) for value in range(first, last + 1)]
 
 
-def _space(match: re.Match[str], word: str) -> Search:
+def _space(match: re.Match[str], argument: str) -> Search:
     kind = match[1]
     try:
         low, high = (float(int(text)) if kind == "int" else float(text) for text in match.groups()[1:])
@@ -127,5 +127,5 @@ def _space(match: re.Match[str], word: str) -> Search:
         low, high = 1.0, 0.0
     if not low < high < float("inf") or low == -float("inf") or (kind == "log" and low <= 0):
         numbers = "integers" if kind == "int" else "numbers above 0" if kind == "log" else "numbers"
-        raise ValueError(f"--search {word}: {kind} takes two {numbers}, the smaller one first")
+        raise ValueError(f"--search {argument}: {kind} takes two {numbers}, the smaller one first")
     return Search(kind, low, high)

@@ -99,7 +99,7 @@ def record_attempt(folder: RunFolder, iteration: int, last: int, ranks: int, pla
 def record_fault(folder: RunFolder, why: str, iteration: int, *, reported: bool) -> None:
     """Append the end of a start whose rank 0 could not do so, or knew only the consequence: that it lost another rank.
 
-    `why` is one line, `iteration` the last one that was begun. `reported` is True if a rank has reported the fault itself, in more words.
+    `why` is one line, `iteration` the last one that was begun. `reported` is True if a rank has reported the fault itself, in more detail.
     """
     starts = read_starts(folder)
     if starts and (starts[-1].ended is None or (starts[-1].how == "failed" and not reported)):

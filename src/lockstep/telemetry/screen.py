@@ -249,8 +249,8 @@ def _starts(run: RunFacts, width: int) -> "Text | None":
         return None
     ends = [start.how for start in run.starts[:-1]]
     parts = [f"resumed {_count(len(ends), 'time')}, last from {run.starts[-1].iteration:,}"]
-    words = {"stopped": "stopped", "failed": "failed", None: "killed"}
-    parts += [f"{word} {ends.count(how)}" for how, word in words.items() if how in ends]
+    labels = {"stopped": "stopped", "failed": "failed", None: "killed"}
+    parts += [f"{label} {ends.count(how)}" for how, label in labels.items() if how in ends]
     return _labelled("starts", parts, width)
 
 

@@ -153,8 +153,8 @@ def _step_of(event: bytes) -> int:
     """Return the step of an event that `_event` has encoded; 0 for another one."""
     step = 0
     if event[:1] == b"\x09" and event[9:10] == b"\x10":
-        for place, digit in enumerate(event[10:]):
-            step |= (digit & 127) << 7 * place
+        for index, digit in enumerate(event[10:]):
+            step |= (digit & 127) << 7 * index
             if digit < 128:
                 break
     return step

@@ -7,11 +7,11 @@ import torch
 from tests.watched import ROWS, agent_of, rollouts_of
 
 from lockstep.algorithm.batch import Microbatch
+from lockstep.algorithm.locate_non_finite import Finding, Origin, trace_microbatch, trace_total
 from lockstep.algorithm.loss import LOSS_SCALARS
 from lockstep.algorithm.numeric_guard import GradientStep
 from lockstep.algorithm.options import UpdateOptions
 from lockstep.algorithm.prepare import Preparation
-from lockstep.algorithm.trace import Finding, Origin, trace_microbatch, trace_total
 from lockstep.curiosity.settings import CuriosityConfig
 from lockstep.group.solo import Solo
 from lockstep.ppo.settings import PPOConfig

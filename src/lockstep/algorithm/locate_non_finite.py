@@ -84,9 +84,9 @@ def _find_in_parameters(agent: Agent) -> Finding | None:
     for name, parameter in agent.networks.named_parameters():
         wrong = (~parameter.detach().isfinite()).nonzero()
         if len(wrong):
-            place = tuple(wrong[0].tolist())
+            index = tuple(wrong[0].tolist())
             return Finding(
-                Origin.PARAMETER, f"the parameter {name} is {float(parameter.detach()[place])} at {list(place)}"
+                Origin.PARAMETER, f"the parameter {name} is {float(parameter.detach()[index])} at {list(index)}"
             )
     return None
 
@@ -175,18 +175,18 @@ class _Watcher(TorchDispatchMode):
         wrong = (~result.isfinite()).nonzero()
         if not len(wrong) or self.finding is not None:
             return
-        place = wrong[0].tolist()
-        value = float(result.detach()[tuple(place)])
+        index = wrong[0].tolist()
+        value = float(result.detach()[tuple(index)])
         text = f"the result of {name} in {self.layer} (operation {self._count}) is {value}, from inputs of at most {largest:g}"
-        self.finding = Finding(Origin.OPERATION, text, self._row(result.shape, place))
+        self.finding = Finding(Origin.OPERATION, text, self._row(result.shape, index))
 
-    def _row(self, shape: torch.Size, place: list[int]) -> int | None:
+    def _row(self, shape: torch.Size, index: list[int]) -> int | None:
         """Return the row of the microbatch to which a result belongs: its first dimension, or the first two with memory."""
         if shape and shape[0] == self._rows:
-            return place[0]
+            return index[0]
         count = self._sequences
         if count and len(shape) > 1 and shape[1] == count and shape[0] * count == self._rows:
-            return place[0] * count + place[1]
+            return index[0] * count + index[1]
         return None
 
 

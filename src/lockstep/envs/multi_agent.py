@@ -8,12 +8,12 @@ from numpy.typing import NDArray
 
 from lockstep.envs.actions import action_converter, each_action
 from lockstep.envs.engine import EnvironmentFailed, State, Step
+from lockstep.envs.env_factory import EnvFactory
 from lockstep.envs.episodes import EpisodeLog
 from lockstep.envs.history import History, check_state, current_observations, episode_logs, restore_history
 from lockstep.envs.infos import episode_values
 from lockstep.envs.interface import Interface, exit_text, failure_text
 from lockstep.envs.layout import ContractViolation
-from lockstep.envs.single import Recipe
 from lockstep.randomness import EnvironmentSeeds
 
 __all__ = ["RETURN", "GamesEngine"]
@@ -29,19 +29,19 @@ class _Game:
     the first one of the next game.
     """
 
-    def __init__(self, recipe: Recipe, interface: Interface, seeds: EnvironmentSeeds, index: int) -> None:
-        self._env = recipe.make_parallel()
+    def __init__(self, factory: EnvFactory, interface: Interface, seeds: EnvironmentSeeds, index: int) -> None:
+        self._env = factory.make_parallel()
         self._layout, spaces = interface.layout, interface.spaces
         self._seeds, self._index = seeds, index
         self._agents: list[Any] = list(self._env.possible_agents)
-        self._info_metrics = recipe.info_metrics
+        self._info_metrics = factory.info_metrics
         count = len(self._agents)
         self._absent_row = interface.layout.absent_row
         self.observations = np.tile(self._absent_row, (count, 1))
         self.pixels = np.zeros((count, spaces.pixel_count), np.uint8)
         self.rewards = np.zeros(count)
         self.terminated, self.truncated = np.zeros(count, np.bool_), np.zeros(count, np.bool_)
-        self.infos = np.full((count, len(recipe.info_metrics)), np.nan)
+        self.infos = np.full((count, len(factory.info_metrics)), np.nan)
         self.present = np.zeros(count, np.bool_)
         """`[N]`: the agent is in the game."""
         self.over = False
@@ -132,20 +132,20 @@ class GamesEngine:
     restarts_episodes = False
     lost: Sequence[int] = ()
 
-    def __init__(self, recipe: Recipe, seeds: EnvironmentSeeds, first: int, count: int) -> None:
+    def __init__(self, factory: EnvFactory, seeds: EnvironmentSeeds, first: int, count: int) -> None:
         """Create the games of a shard, whose environments are `first` to `first + count - 1`. These must be whole games."""
-        agents = len(recipe.agents())
+        agents = len(factory.agents())
         assert count % agents == 0, (count, agents)
-        self._recipe, self._seeds = recipe, seeds
+        self._factory, self._seeds = factory, seeds
         self._games_before, self._agent_count = first // agents, agents
-        self._interface = Interface.from_recipe(recipe)
+        self._interface = Interface.from_factory(factory)
         self.spaces = self._interface.spaces
         self._convert = action_converter(self._interface.action_space)
         self._games = self._make(count // agents)
         self._history = History(len(self._games))
 
     def _make(self, count: int) -> list[_Game]:
-        return [_Game(self._recipe, self._interface, self._seeds, self._games_before + game) for game in range(count)]
+        return [_Game(self._factory, self._interface, self._seeds, self._games_before + game) for game in range(count)]
 
     @property
     def pixels(self) -> NDArray[np.uint8]:
@@ -165,7 +165,7 @@ class GamesEngine:
 
     def _failure(self, game: int, error: BaseException) -> EnvironmentFailed:
         text = exit_text(error) if isinstance(error, SystemExit) else failure_text(type(error), error)
-        return EnvironmentFailed(f"game {self._games_before + game} ({self._recipe.env_id}) {text}")
+        return EnvironmentFailed(f"game {self._games_before + game} ({self._factory.env_id}) {text}")
 
     def reset(self) -> NDArray[Any]:
         self._history = History(len(self._games))
@@ -192,7 +192,7 @@ class GamesEngine:
         return self._observations, rewards, terminated, truncated
 
     def state(self) -> State:
-        self._history.warn_if_long(self._games_before, self._recipe.env_id)
+        self._history.warn_if_long(self._games_before, self._factory.env_id)
         return self._history.state(*self._per_game())
 
     def _per_game(self) -> tuple[NDArray[Any], NDArray[np.uint8]]:
@@ -201,7 +201,7 @@ class GamesEngine:
         return self._observations.reshape(games, -1), self.pixels.reshape(games, -1)
 
     def restore(self, state: State) -> NDArray[Any]:
-        check_state(state, len(self._games), self._agent_count * self.spaces.pixel_count, self._recipe.env_id)
+        check_state(state, len(self._games), self._agent_count * self.spaces.pixel_count, self._factory.env_id)
         self.close()
         self._games = self._make(len(self._games))
         returns = []
@@ -216,7 +216,7 @@ class GamesEngine:
             "returns": np.array(returns),
             **current_observations(*self._per_game()),
         }
-        self._history = restore_history(state, replayed, self._games_before, self._recipe.env_id)
+        self._history = restore_history(state, replayed, self._games_before, self._factory.env_id)
         return self._observations
 
     def _replay(self, game: _Game, log: EpisodeLog) -> float:

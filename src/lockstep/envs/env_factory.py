@@ -28,7 +28,7 @@ from lockstep.envs.vector_single import SingleEnvironment
 from lockstep.envs.wrapper_calls import parse_wrapper
 from lockstep.envs.wrappers import wrap
 
-__all__ = ["Recipe"]
+__all__ = ["EnvFactory"]
 
 _RESERVED = ("id", "render_mode", "disable_env_checker", "num_envs", "vectorization_mode", "vector_kwargs", "wrappers")
 _RESERVED_BY_ENVPOOL = ("seed", "env_seed", "num_threads", "batch_size", "env_type", "thread_affinity_offset")
@@ -57,7 +57,7 @@ def _log_mujoco_warnings() -> None:
 
 
 @dataclass(frozen=True)
-class Recipe:
+class EnvFactory:
     """Id and keyword arguments of an environment, from which every engine creates its environments.
 
     The methods that create environments raise ValueError, in one line that names `env.id`, `env.options` or
@@ -74,8 +74,8 @@ class Recipe:
     """True for a parallel environment of PettingZoo."""
 
     @classmethod
-    def from_config(cls, config: EnvConfig) -> "Recipe":
-        """Return the recipe of a config."""
+    def from_config(cls, config: EnvConfig) -> "EnvFactory":
+        """Return the factory of a config."""
         return cls(
             config.id,
             config.options,
@@ -134,7 +134,7 @@ class Recipe:
         return NO_VELOCITY_TASKS[self.env_id].columns if self.env_id in NO_VELOCITY_TASKS else None
 
     @property
-    def _base(self) -> "Recipe":
+    def _base(self) -> "EnvFactory":
         return replace(self, env_id=base_of(self.env_id), wrappers=())
 
     def select_columns(self, space: gym.Space[Any]) -> gym.Space[Any]:

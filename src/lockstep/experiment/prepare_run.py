@@ -16,7 +16,7 @@ from lockstep.experiment.start import announce_start, check_kernels
 from lockstep.experiment.storing import fetch_if_missing
 from lockstep.run.folder import RunFolder
 
-__all__ = ["BegunRun", "ResolvedRun", "begin"]
+__all__ = ["PreparedRun", "ResolvedRun", "prepare_run"]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -38,7 +38,7 @@ class ResolvedRun:
             raise ValueError("--resume needs --name, the name of the run that it starts or resumes")
 
 
-class BegunRun(NamedTuple):
+class PreparedRun(NamedTuple):
     """A run folder that this process has locked."""
 
     folder: RunFolder
@@ -47,22 +47,22 @@ class BegunRun(NamedTuple):
     """Iteration of the checkpoint to resume from, 0 for the start; None if the run is complete."""
 
 
-def begin(run: ResolvedRun) -> BegunRun:
+def prepare_run(run: ResolvedRun) -> PreparedRun:
     """Create and lock the folder of a new run or, with `resume`, of the run with this name, and print the first line of the start.
 
     Raises ValueError, in one line, if the run can't be created or resumed.
     """
     fetch_if_missing(run.config.run, run.resume)
     if run.resume:
-        return _begin_or_resume(run)
+        return _create_or_resume(run)
     folder = create_run(run.config, run.preset, run.plan.ranks)
     folder.lock()
     announce_start(folder, run.config, run.plan.ranks, None)
-    return BegunRun(folder, open_run(folder.path)[1], 0)  # with its name
+    return PreparedRun(folder, open_run(folder.path)[1], 0)  # with its name
 
 
-def _begin_or_resume(run: ResolvedRun) -> BegunRun:
-    """Resume the run with this name from its newest whole checkpoint, or create it if there is none.
+def _create_or_resume(run: ResolvedRun) -> PreparedRun:
+    """Resume the run with this name from its newest intact checkpoint, or create it if there is none.
 
     Raises RunInUse if another process trains the run, and ValueError if it is another experiment; the message names the first
     field that differs.
@@ -71,11 +71,11 @@ def _begin_or_resume(run: ResolvedRun) -> BegunRun:
     try:
         if before is None:
             announce_start(folder, run.config, run.plan.ranks, None)
-            return BegunRun(folder, run.config, 0)
+            return PreparedRun(folder, run.config, 0)
         _check_same(folder, before, run)
         config = _resumed(before, run.config)
         check_kernels(config, run.plan)
-        return BegunRun(folder, config, prepare_resume(folder, before, config, None, run.plan.ranks))
+        return PreparedRun(folder, config, prepare_resume(folder, before, config, None, run.plan.ranks))
     except BaseException:
         folder.unlock()
         raise

@@ -11,8 +11,8 @@ import lockstep
 from lockstep.algorithm.plan import Plan
 from lockstep.config import Config
 from lockstep.config.decode import decode
-from lockstep.experiment.begin import ResolvedRun, begin
 from lockstep.experiment.execute import open_run
+from lockstep.experiment.prepare_run import ResolvedRun, prepare_run
 from lockstep.experiment.resolve import resolve
 from lockstep.run.folder import RunFolder, RunInUse
 
@@ -48,32 +48,32 @@ def request(folder: Path, changes: Mapping[str, Mapping[str, object]], ranks: in
 
 
 def test_run_is_created_if_there_is_none(tmp_path: Path) -> None:
-    folder, config, resume_from = begin(request(tmp_path / "new", {}))
+    folder, config, resume_from = prepare_run(request(tmp_path / "new", {}))
     assert (resume_from, open_run(tmp_path / "new")[1]) == (0, config)
     with pytest.raises(RunInUse):
-        begin(request(tmp_path / "new", {}))
+        prepare_run(request(tmp_path / "new", {}))
     folder.unlock()
-    assert begin(request(tmp_path / "new", {})).resume_from == 0
+    assert prepare_run(request(tmp_path / "new", {})).resume_from == 0
 
 
-def test_run_goes_on_from_its_newest_whole_checkpoint(folder: RunFolder, capsys: pytest.CaptureFixture[str]) -> None:
-    begun = begin(request(folder.path, {}))
+def test_run_goes_on_from_its_newest_intact_checkpoint(folder: RunFolder, capsys: pytest.CaptureFixture[str]) -> None:
+    begun = prepare_run(request(folder.path, {}))
     assert begun.resume_from is None, "it is complete"
     begun.folder.unlock()
     shutil.rmtree(folder.checkpoint(2))
-    begun = begin(request(folder.path, {}))
+    begun = prepare_run(request(folder.path, {}))
     assert begun.resume_from == 1
     begun.folder.unlock()
     (folder.checkpoint(1) / "agent.safetensors").unlink()
-    with pytest.raises(ValueError, match=r"no earlier one is whole: --iteration 0"):
-        begin(request(folder.path, {}))
+    with pytest.raises(ValueError, match=r"no earlier checkpoint is intact: --iteration 0"):
+        prepare_run(request(folder.path, {}))
     folder.lock()  # released after the error
 
 
 def test_fields_that_may_change_have_the_new_values(folder: RunFolder) -> None:
     shutil.rmtree(folder.checkpoint(2))
     changes = {"runtime": {"timeout": 17}, "run": {"log_every": 3}}
-    assert begin(request(folder.path, changes)).config == open_run(folder.path)[1]
+    assert prepare_run(request(folder.path, changes)).config == open_run(folder.path)[1]
     assert open_run(folder.path)[1].runtime.timeout == 17
 
 
@@ -91,7 +91,7 @@ def test_another_experiment_is_refused(
 ) -> None:
     before = (folder.path / "config.json").read_bytes()
     with pytest.raises(ValueError, match=r"was created; set it back, or choose another --name$") as caught:
-        begin(request(folder.path, changes, ranks))
+        prepare_run(request(folder.path, changes, ranks))
     assert str(caught.value).startswith(part)
     assert (folder.path / "config.json").read_bytes() == before
     folder.lock()  # released after the error
@@ -102,8 +102,8 @@ def test_device_changes_only_if_the_user_sets_it(folder: RunFolder) -> None:
     config = folder.path / "config.json"
     config.write_text(config.read_text().replace('"device": "cpu"', '"device": "cuda"'))
     with pytest.raises(ValueError, match=r"^runtime\.device is 'cpu': it was 'cuda' when "):
-        begin(request(folder.path, {"runtime": {"device": "auto"}}))
-    assert begin(request(folder.path, {})).config.runtime.device == "cpu"
+        prepare_run(request(folder.path, {"runtime": {"device": "auto"}}))
+    assert prepare_run(request(folder.path, {})).config.runtime.device == "cpu"
 
 
 def test_a_name_is_needed() -> None:

@@ -41,5 +41,5 @@ def test_readouts_show_the_last_value_of_each_series() -> None:
     second = Series("b", "blue", np.array([120.0]), np.array([7.0]))
     values = readouts(axes, [first, second], Unit(60.0, "min"))
     assert values.headings == ["1 min", "2 min", "5 min"]
-    assert values.places == [0.1, 0.2, 0.5]
+    assert values.positions == [0.1, 0.2, 0.5]
     assert values.rows == [[("red", "a 1")], [("red", "a 2"), ("blue", "b 7")], [("red", "a 3"), ("blue", "b 7")]]

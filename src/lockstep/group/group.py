@@ -76,7 +76,7 @@ class Group(ABC):
     def gather(self, own_rows: Tensor, phase: str) -> Tensor:
         """Concatenate the rows of all ranks: `[counts[rank], …]` on each rank -> `[sum(counts), …]` on every rank.
 
-        The rows are in shard order, on the device of `parts`. Raises RankLost if a rank does not take part in time.
+        The rows are in shard order, on the device of `own_rows`. Raises RankLost if a rank does not take part in time.
         """
 
     def reduce(self, own_rows: Tensor, phase: str) -> Tensor:

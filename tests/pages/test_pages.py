@@ -15,7 +15,10 @@ from tests.warm import Warm
 from lockstep.config.decode import known_fields, known_sections
 
 PREPARED = {
-    "README.md": ["lockstep train lunarlander --name second", "lockstep train lunarlander --seed 3 --name third"],
+    "README.md": [
+        f"lockstep train --env LunarLander-v3 --seed {seed} --name {name}"
+        for seed, name in ((2, "second"), (3, "third"))
+    ],
     "docs/sweep.md": ["lockstep train cartpole --out runs/cartpole-sweep/runs"],
     "docs/reports.md": [
         "lockstep train --name first",

@@ -36,7 +36,7 @@ from lockstep import presets
 from lockstep.bench.repeats import Spread, interleave, ratios, spread
 from lockstep.bench.stepping import engine_rate
 from lockstep.bench.training import train
-from lockstep.compiling.kernels import MakeKernel, eager, interpreted
+from lockstep.compiling.kernels import InterpretedKernel, MakeKernel, eager
 from lockstep.config import Config
 from lockstep.config.compose import load
 from lockstep.experiment.resolve import resolve
@@ -232,7 +232,7 @@ def main() -> None:
         minibatch, acting, epochs, seconds = arguments.network
         print(passes(int(minibatch), int(acting), int(epochs), seconds))
         return
-    for numbers, make_kernel in ((arguments.products, eager), (arguments.kernels, interpreted)):
+    for numbers, make_kernel in ((arguments.products, eager), (arguments.kernels, InterpretedKernel)):
         if numbers:
             print(products(int(numbers[0]), numbers[1], make_kernel))
             return

@@ -11,7 +11,6 @@ from tests.models.test_distributions import Laplace
 from tests.watched import choose_actions, evaluate_rows
 
 from lockstep.algorithm.agent import Agent
-from lockstep.compiling.kernels import interpreted
 from lockstep.envs.spaces import Spaces
 from lockstep.models.registry import register_distribution
 from lockstep.models.settings import PolicyConfig
@@ -45,7 +44,7 @@ def test_numpy_pytorch_and_kernels_give_the_same_actions(
     settings |= {"normalize_observations": True, "orthogonal": False}
     numpy_agent, pytorch_agent, kernel_agent = (agent_of(spaces, dtype=dtype, **settings) for _ in range(3))
     pytorch_agent = with_pytorch_policy(pytorch_agent)
-    kernel_agent.use_kernels(interpreted)
+    kernel_agent.use_kernels()
     tolerance = 1e-6 if dtype == torch.float32 else 1e-12
     if settings.get("distribution") == "beta":
         tolerance *= 10  # its density is steep: α and β are about 50 here
@@ -78,7 +77,7 @@ JOINT = Spaces(SIZE, (2, 3), np.array([-1.0, -0.1], np.float32), np.array([1.0, 
 @pytest.mark.parametrize("squash", [False, True])
 def test_joint_actions_with_kernels(squash: bool) -> None:
     numpy_agent, kernel_agent = (agent_of(JOINT, dtype=torch.float64, squash=squash) for _ in range(2))
-    kernel_agent.use_kernels(interpreted)
+    kernel_agent.use_kernels()
     noise, results = numpy_agent.distribution.noise(stream(4, "test"), 20, 7), []
     for agent in (numpy_agent, kernel_agent):
         actions = np.zeros((20, 7, 4))
@@ -96,7 +95,7 @@ def test_joint_actions_with_kernels(squash: bool) -> None:
 def test_discrete_actions_exist_if_observations_are_not_finite(kernels: bool) -> None:
     agent = agent_of(DISCRETE)
     if kernels:
-        agent.use_kernels(interpreted)
+        agent.use_kernels()
     actions = np.full((1, 2), 9)
     agent.actor(np.zeros((1, 2, 4)), actions).act(0, np.array([[np.nan] * SIZE, [np.inf] * SIZE]))
     assert actions.tolist() == [[0, 0]]
@@ -106,7 +105,7 @@ def test_discrete_actions_exist_if_observations_are_not_finite(kernels: bool) ->
 def test_acting_on_non_finite_observations_gives_no_numpy_warning(kernels: bool) -> None:
     agent = agent_of(normalize_observations=True, squash=True)
     if kernels:
-        agent.use_kernels(interpreted)
+        agent.use_kernels()
     actions = np.zeros((1, 2, 2))
     with np.errstate(all="raise"):
         env_actions = agent.actor(np.zeros((1, 2, 2)), actions).act(0, np.array([[np.inf] * SIZE, [np.nan] * SIZE]))

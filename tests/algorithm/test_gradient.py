@@ -7,7 +7,7 @@ from tests.watched import DISCRETE, agent_of
 from lockstep.algorithm.batch import Microbatch, RowScalars
 from lockstep.algorithm.gradient import OrderedGradient
 from lockstep.algorithm.loss import LOSS_SCALARS
-from lockstep.compiling.kernels import MOST_ROWS, interpreted
+from lockstep.compiling.kernels import MOST_ROWS, InterpretedKernel
 from lockstep.curiosity.settings import CuriosityConfig
 from lockstep.group.solo import Solo
 from lockstep.ppo.settings import PPOConfig
@@ -45,7 +45,7 @@ def test_sums_over_blocks_and_microbatches_are_not_overwritten(count: int, micro
     minibatch = [Microbatch(microbatch) for microbatch in rows]
     counts = [microbatches]
     expected = OrderedGradient(agent, PPOConfig(), Solo(counts))(minibatch, aim, (True, True))
-    found = OrderedGradient(agent, PPOConfig(), Solo(counts), interpreted)(minibatch, aim, (True, True))
+    found = OrderedGradient(agent, PPOConfig(), Solo(counts), InterpretedKernel)(minibatch, aim, (True, True))
     assert torch.allclose(found, expected, rtol=1e-10, atol=1e-12)
 
 

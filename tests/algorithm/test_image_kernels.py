@@ -10,7 +10,7 @@ from lockstep.algorithm.agent import Agent
 from lockstep.algorithm.batch import Microbatch
 from lockstep.algorithm.gradient import OrderedGradient
 from lockstep.compiling import kernels
-from lockstep.compiling.kernels import interpreted
+from lockstep.compiling.kernels import InterpretedKernel
 from lockstep.curiosity.settings import CuriosityConfig
 from lockstep.envs.spaces import Spaces
 from lockstep.group.solo import Solo
@@ -65,7 +65,7 @@ def rollout_of(agent: Agent) -> Rollout:
 def test_kernels_act_and_evaluate_like_pytorch(case: str) -> None:
     spaces, settings = POLICIES[case]
     agents = [Agent(spaces, PolicyConfig(**settings), False, 1, torch.float64) for _ in range(2)]
-    agents[1].use_kernels(interpreted)
+    agents[1].use_kernels()
     rollouts = [rollout_of(agent) for agent in agents]
     for name in ("actions", "log_probs", "values", "states"):
         expected, found = (getattr(rollout, name) for rollout in rollouts)
@@ -90,7 +90,7 @@ def test_blocks_of_images_give_the_gradient_of_the_whole_part(monkeypatch: pytes
 
     def counting(formula, examples):
         sizes.append(len(examples[2]))
-        return interpreted(formula, examples)
+        return InterpretedKernel(formula, examples)
 
     expected = OrderedGradient(agent, PPOConfig(), Solo())([microbatch], scalars, (True, True))
     ordered = OrderedGradient(agent, PPOConfig(), Solo(), counting)
@@ -111,7 +111,7 @@ def test_curiosity_rewards_of_images_as_kernels(kind: str) -> None:
         curiosity = CuriosityConfig(kind, hidden=(8,), feature_size=4)
         agent = Agent(SEEN, PolicyConfig(encoder="impala"), False, 1, torch.float64, curiosity=curiosity)
         if kernel:
-            agent.use_kernels(interpreted)
+            agent.use_kernels()
         method = agent.curiosity
         assert method is not None
         for brightest in (255, 31):  # kernels that exist use the present statistics

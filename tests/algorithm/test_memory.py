@@ -16,7 +16,7 @@ from lockstep.algorithm.options import UpdateOptions
 from lockstep.algorithm.policy_runner import PolicyRunner
 from lockstep.algorithm.prepare import Preparation
 from lockstep.algorithm.update import Update
-from lockstep.compiling.kernels import Formula, Kernel, eager, interpreted
+from lockstep.compiling.kernels import Formula, InterpretedKernel, Kernel, eager
 from lockstep.group.solo import Solo
 from lockstep.models.settings import PolicyConfig
 from lockstep.ppo.settings import PPOConfig
@@ -67,7 +67,7 @@ def step_by_step(agent: Agent, rollout: Rollout) -> tuple[Tensor, Tensor]:
 def test_values_and_log_probabilities_depend_on_the_episode_so_far(core: str, shared: bool, kernels: bool) -> None:
     agent = agent_of(core, shared)
     if kernels:
-        agent.use_kernels(interpreted)
+        agent.use_kernels()
     shard = shard_of(agent)
     for iteration in range(1, ITERATIONS + 1):
         (rollout,) = collect([shard], agent, iteration)
@@ -85,7 +85,7 @@ def test_memory_does_not_carry_a_terminal_observation_that_is_nan_into_the_next_
 ) -> None:
     agent = agent_of(core)
     if kernels:
-        agent.use_kernels(interpreted)
+        agent.use_kernels()
     shard, seen = shard_of(agent), 0
     for iteration in range(1, ITERATIONS + 1):
         (rollout,) = collect([shard], agent, iteration)
@@ -193,7 +193,7 @@ def test_kernels_train_the_same_weights(core: str, fused: bool) -> None:
 
     def make(formula: Formula, examples: Sequence[Tensor]) -> Kernel:
         made.append(formula)
-        return interpreted(formula, examples)
+        return InterpretedKernel(formula, examples)
 
     for make_kernel in (eager, make):
         agent = agent_of(core)

@@ -16,7 +16,6 @@ from lockstep.algorithm.options import UpdateOptions
 from lockstep.algorithm.plan import PlanConfig
 from lockstep.algorithm.preemption import Preemption
 from lockstep.algorithm.update import Update
-from lockstep.compiling.kernels import interpreted
 from lockstep.curiosity.intrinsic import IntrinsicRewards
 from lockstep.curiosity.settings import CuriosityConfig
 from lockstep.envs.catalog import make_engine
@@ -50,7 +49,7 @@ def agent_of(kind: str) -> Agent:
     """An agent whose steps NumPy computes ("rows", "memory"), or kernels, or PyTorch (images)."""
     if kind.endswith("with kernels"):
         agent = agent_of(kind.removesuffix(" with kernels"))
-        agent.use_kernels(interpreted)
+        agent.use_kernels()
         return agent
     if kind == "images":
         return test_images.agent_of("Grey", shared=True)

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 from torch.nn import functional
 
-from lockstep.compiling.kernels import interpreted
+from lockstep.compiling.kernels import InterpretedKernel
 from lockstep.compiling.trace import trace
 from lockstep.compiling.values import Unsupported
 
@@ -38,7 +38,7 @@ def differentiated(formula: Callable[..., Tensor], inputs: int) -> Callable[...,
 def assert_agree(compute: Callable[..., tuple[Tensor, ...]], arguments: tuple[Tensor, ...]) -> None:
     """Compare the results of a kernel with those of PyTorch."""
     tolerance = 1e-12 if arguments[0].dtype == torch.float64 else 1e-5
-    results = interpreted(compute, arguments)(*arguments)
+    results = InterpretedKernel(compute, arguments)(*arguments)
     for result, expected in zip(results, compute(*arguments), strict=True):
         torch.testing.assert_close(result, expected, rtol=tolerance, atol=tolerance * 10)
 
@@ -111,13 +111,13 @@ def test_bytes_are_scaled_in_any_memory_format(channels: int) -> None:
         return last.contiguous(), images.to(unit.dtype) * unit, last.permute(0, 2, 3, 1).contiguous()
 
     arguments = torch.full((1,), 0.5), images
-    for result, expected in zip(interpreted(scale, arguments)(*arguments), scale(*arguments), strict=True):
+    for result, expected in zip(InterpretedKernel(scale, arguments)(*arguments), scale(*arguments), strict=True):
         assert torch.equal(result, expected)
 
 
 def test_values_that_are_not_finite_spread_to_what_depends_on_them() -> None:
     images, weight = numbers(1, 1, 8, 8), numbers(1, 1, 3, 3)
-    kernel = interpreted(lambda x, w: (functional.conv2d(x, w), functional.max_pool2d(x, 2)), (images, weight))
+    kernel = InterpretedKernel(lambda x, w: (functional.conv2d(x, w), functional.max_pool2d(x, 2)), (images, weight))
     for number in (math.nan, math.inf):
         images[0, 0, 0, 0] = number
         convolved, pooled = kernel(images, weight)

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from lockstep.compiling.kernels import interpreted
+from lockstep.compiling.kernels import InterpretedKernel
 from lockstep.distributions.log_beta import log_beta
 
 WIDE = torch.cat([torch.linspace(-110, 110, 20_001), torch.logspace(-40, 2, 2001), -torch.logspace(-40, 2, 2001)])
@@ -31,7 +31,7 @@ DOUBLE = {"exp": 1e-15, "expm1": 3e-15, "log": 1e-15, "log1p": 3e-15, "tanh": 3e
 
 def computed(name: str, x: Tensor) -> Tensor:
     function = FUNCTIONS[name][0]
-    return interpreted(lambda x: (function(x),), (x,))(x)[0]
+    return InterpretedKernel(lambda x: (function(x),), (x,))(x)[0]
 
 
 @pytest.mark.parametrize("name", FUNCTIONS)
@@ -65,7 +65,7 @@ def test_special_values(name: str, dtype: torch.dtype) -> None:
 def test_log_beta_does_not_cancel() -> None:
     x = torch.logspace(-2, 4, 501).repeat(3)
     y = torch.cat([x[:501], x[:501].flip(0), torch.ones(501)])
-    (result,) = interpreted(lambda x, y: (log_beta(x, y),), (x, y))(x, y)
+    (result,) = InterpretedKernel(lambda x, y: (log_beta(x, y),), (x, y))(x, y)
     exact = x.double().lgamma() + y.double().lgamma() - (x.double() + y.double()).lgamma()
     assert ((result - exact).abs() <= 2e-7 * exact.abs().clamp(min=1)).all()
 
@@ -73,5 +73,5 @@ def test_log_beta_does_not_cancel() -> None:
 @pytest.mark.parametrize("operation", [torch.minimum, torch.maximum], ids=["minimum", "maximum"])
 def test_minimum_and_maximum_propagate_nan(operation) -> None:
     x, y = torch.tensor([math.nan, 1.0, 2.0, 3.0]), torch.tensor([1.0, math.nan, 3.0, 2.0])
-    (result,) = interpreted(lambda x, y: (operation(x, y),), (x, y))(x, y)
+    (result,) = InterpretedKernel(lambda x, y: (operation(x, y),), (x, y))(x, y)
     torch.testing.assert_close(result, operation(x, y), equal_nan=True, rtol=0, atol=0)

@@ -6,7 +6,7 @@ from tests.compiling.formulas import CASES, formula_of
 from tests.watched import COUNT, STEPS, agent_of, rollouts_of
 
 from lockstep.algorithm.update import Update
-from lockstep.compiling.kernels import interpreted
+from lockstep.compiling.kernels import InterpretedKernel
 from lockstep.compiling.values import Unsupported
 from lockstep.group.solo import Solo
 from lockstep.ppo.formula import StepFormula
@@ -17,7 +17,7 @@ from lockstep.ppo.settings import PPOConfig
 def test_gradient_equals_autograd(case: str) -> None:
     formula, arguments = formula_of(*CASES[case])
     weights = formula.loss.agent.flat.buffer  # traced with other weights than it is called with, as in training
-    (plain,), (traced,) = formula(*arguments), interpreted(formula, (weights, *arguments[1:]))(*arguments)
+    (plain,), (traced,) = formula(*arguments), InterpretedKernel(formula, (weights, *arguments[1:]))(*arguments)
     assert plain.abs().max() > 0.1
     bound = 1e-6 if plain.dtype == torch.float32 else 1e-12
     assert (traced - plain).abs().max() <= bound * plain.abs().max()
@@ -27,13 +27,13 @@ def test_gradient_equals_autograd(case: str) -> None:
 def test_any_number_of_rows(count: int) -> None:
     formula, arguments = formula_of(*CASES["cartpole"][:5], max(count, 4))
     arguments = *arguments[:2], arguments[2][:count].contiguous()
-    (plain,), (traced,) = formula(*arguments), interpreted(formula, arguments)(*arguments)
+    (plain,), (traced,) = formula(*arguments), InterpretedKernel(formula, arguments)(*arguments)
     assert (traced - plain).abs().max() <= 1e-6 * plain.abs().max()
 
 
 def test_values_that_are_not_finite_propagate() -> None:
     formula, arguments = formula_of(*CASES["continuous"])
-    kernel = interpreted(formula, arguments)
+    kernel = InterpretedKernel(formula, arguments)
     for value in (float("nan"), float("inf")):
         arguments[2][5, 0] = value
         (plain,), (traced,) = formula(*arguments), kernel(*arguments)
@@ -49,7 +49,7 @@ def test_step_equals_the_formula(parts: tuple[int, ...]) -> None:
     numbers = torch.tensor([24, 0.5, 1, 1e-2, 3, *([0, 0, 1] if len(parts) == 2 else [])])
     arguments = (weights, first, first.square(), total, numbers)
     formula = StepFormula(parts, 1e-5, len(parts))
-    kernel = interpreted(formula, arguments)
+    kernel = InterpretedKernel(formula, arguments)
     for plain, traced in zip(formula(*arguments), kernel(*arguments), strict=True):
         assert (traced - plain).abs().max() <= 1e-6
     if len(parts) == 2:  # the part without a step keeps its bits
@@ -59,7 +59,7 @@ def test_step_equals_the_formula(parts: tuple[int, ...]) -> None:
 
 
 def test_call_overwrites_results_unless_they_are_its_arguments() -> None:
-    kernel = interpreted(lambda x: (x * 2,), (torch.ones(3),))
+    kernel = InterpretedKernel(lambda x: (x * 2,), (torch.ones(3),))
     (first,), (second,) = kernel(torch.ones(3)), kernel(torch.full((3,), 5.0))
     assert first is second
     assert second.tolist() == [10, 10, 10]
@@ -74,7 +74,7 @@ def test_unsupported_operation_is_named() -> None:
     with pytest.raises(
         Unsupported, match=r"does not support the operation 'cumsum' of PyTorch; use --runtime\.compile off"
     ):
-        interpreted(lambda x: (x.cumsum(0),), (torch.ones(3),))
+        InterpretedKernel(lambda x: (x.cumsum(0),), (torch.ones(3),))
 
 
 @pytest.mark.parametrize(

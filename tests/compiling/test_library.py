@@ -136,7 +136,7 @@ def test_all_libraries_compute_the_same_bits(libraries: list[ctypes.CDLL], monke
         results = []
         for library in libraries:
             monkeypatch.setattr(kernels, "loaded_interpreter", lambda library=library: library)
-            results.append(kernels.interpreted(formula, arguments)(*arguments)[0])
+            results.append(kernels.InterpretedKernel(formula, arguments)(*arguments)[0])
         assert len(results) == len(libraries) > 1
         assert all(torch.equal(result, results[0]) for result in results), case
     assert cache_folder().exists()

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 from torch.nn import functional
 
-from lockstep.compiling.kernels import interpreted
+from lockstep.compiling.kernels import InterpretedKernel
 from lockstep.compiling.trace import trace
 from lockstep.compiling.values import Unsupported
 
@@ -87,7 +87,7 @@ def test_programs_compute_the_same(name: str, dtype: torch.dtype) -> None:
     x = torch.randn(3, 4, generator=torch.Generator().manual_seed(1)).to(dtype)
     formula = FORMULAS[name]
     expected = formula(x)
-    (result,) = interpreted(lambda *tensors: (formula(*tensors).contiguous(),), (torch.zeros_like(x),))(x)
+    (result,) = InterpretedKernel(lambda *tensors: (formula(*tensors).contiguous(),), (torch.zeros_like(x),))(x)
     assert result.dtype == dtype
     torch.testing.assert_close(result, expected, rtol=1e-6 if dtype == torch.float32 else 1e-14, atol=1e-7)
 
@@ -109,7 +109,7 @@ def test_any_shape(rows: int, columns: int, count: int) -> None:
     if rows == 0:
         x = torch.zeros(0, columns)
     formula = logistic(count)
-    (result,) = interpreted(lambda *tensors: (formula(*tensors),), (x,))(x)
+    (result,) = InterpretedKernel(lambda *tensors: (formula(*tensors),), (x,))(x)
     torch.testing.assert_close(result, formula(x), rtol=1e-4, atol=1e-3, equal_nan=True)
 
 
@@ -150,21 +150,21 @@ def test_derivatives_are_computed_in_the_backward_pass(activation: Callable[[Ten
 
 def test_a_product_that_is_read_once_is_part_of_a_fused_operation() -> None:
     x = torch.tensor([1 + 2.0**-12])
-    (fused,) = interpreted(lambda x: (x * x - 1,), (x,))(x)
+    (fused,) = InterpretedKernel(lambda x: (x * x - 1,), (x,))(x)
     assert fused.item() == 2.0**-11 + 2.0**-24  # x * x rounded first would lose the last bit
-    (both,) = interpreted(lambda x: (torch.cat([x * x - 1, x * x]),), (x,))(x)
+    (both,) = InterpretedKernel(lambda x: (torch.cat([x * x - 1, x * x]),), (x,))(x)
     assert both[0].item() == 2.0**-11
 
 
 def test_nan_is_the_greatest_number_of_argmax() -> None:
     x = torch.tensor([[1, 2, math.nan, 5, math.nan], [math.nan, math.inf, 1, 1, 1], [-math.inf] * 5])
-    (found,) = interpreted(lambda x: (x.argmax(1).to(x.dtype),), (x,))(x)
+    (found,) = InterpretedKernel(lambda x: (x.argmax(1).to(x.dtype),), (x,))(x)
     assert found.tolist() == x.argmax(1).tolist() == [2, 0, 0]
 
 
 def test_an_index_that_does_not_exist_gives_nan() -> None:
     x = torch.ones(2, 3)
-    kernel = interpreted(lambda x, index: (x.gather(1, index.long()),), (x, torch.zeros(2, 1)))
+    kernel = InterpretedKernel(lambda x, index: (x.gather(1, index.long()),), (x, torch.zeros(2, 1)))
     for index in (3.0, -1.0, math.nan):
         assert kernel(x, torch.tensor([[0.0], [index]]))[0].isnan().flatten().tolist() == [False, True]
 

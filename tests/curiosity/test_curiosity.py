@@ -12,7 +12,6 @@ from torch.func import functional_call
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.nn import functional
 
-from lockstep.compiling.kernels import interpreted
 from lockstep.compiling.row_kernels import RowKernels
 from lockstep.curiosity.curiosity import Curiosity
 from lockstep.curiosity.embedding import ActionEncoder
@@ -140,7 +139,7 @@ def test_kernels_give_the_same_rewards(kind: str, spaces: Spaces) -> None:
         return method.reward([steps], [method.initial_state(5)], ordered_sum)[0]
 
     plain, fast = method_of(kind, spaces), method_of(kind, spaces)
-    fast.kernels, made = RowKernels(interpreted), 0
+    fast.kernels, made = RowKernels(), 0
     for iteration in range(3):
         rollout = rollout_of(spaces, 67, 5, f"{iteration}")  # two blocks that overlap
         for method in (plain, fast):

@@ -6,7 +6,6 @@ import torch
 from tests.watched import choose_actions, evaluate_rows
 
 from lockstep.algorithm.agent import Agent
-from lockstep.compiling.kernels import interpreted
 from lockstep.envs.spaces import Spaces
 from lockstep.models.settings import PolicyConfig
 from lockstep.randomness import stream
@@ -55,7 +54,7 @@ def test_forbidden_actions_are_never_chosen(choices: tuple[int, ...], continuous
 def test_masks_are_equal_in_numpy_and_pytorch(shared: bool, kernels: bool) -> None:
     agent, rows = agent_of(CHOICES, True, shared=shared), rows_of(CHOICES)
     if kernels:
-        agent.use_kernels(interpreted)
+        agent.use_kernels()
     noise = agent.distribution.noise(stream(3, "noise"), STEPS, COUNT)
     actions = np.zeros((STEPS, COUNT, len(CHOICES) + 1))
     actor = agent.actor(noise, actions)

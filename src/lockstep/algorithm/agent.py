@@ -27,7 +27,7 @@ from lockstep.algorithm.networks import Networks
 from lockstep.algorithm.policy_kernels import PolicyKernels
 from lockstep.compiling.graphs import cuda_graph
 from lockstep.compiling.kernels import eager
-from lockstep.compiling.row_kernels import MakeInterpreted, RowKernels
+from lockstep.compiling.row_kernels import RowKernels
 from lockstep.curiosity.methods import make_curiosity
 from lockstep.curiosity.settings import CuriosityConfig
 from lockstep.distributions.joint import joint_of
@@ -167,10 +167,10 @@ class Agent:
             return observations
         return ((observations - self._shift) * self._scale).clamp(-OBSERVATION_LIMIT, OBSERVATION_LIMIT)
 
-    def use_kernels(self, make: MakeInterpreted) -> None:
-        """Act, evaluate observations, and compute curiosity rewards by interpreted kernels, which `make` makes, if this agent `has_kernels`."""
+    def use_kernels(self) -> None:
+        """Act, evaluate observations, and compute curiosity rewards by interpreted kernels, if this agent `has_kernels`."""
         if self.device.type == "cpu" and self.has_kernels:
-            kernels, bound = RowKernels(make), self._bound if self.spaces.continuous_size else None
+            kernels, bound = RowKernels(), self._bound if self.spaces.continuous_size else None
             pixel_count = self.spaces.pixel_count
             self._kernels = PolicyKernels(self.policy, self.distribution, self.normalize, bound, kernels, pixel_count)
             if self.curiosity is not None:

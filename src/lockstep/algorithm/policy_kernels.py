@@ -82,7 +82,7 @@ class PolicyKernels:
         state = torch.zeros(count, size, dtype=dtype) if size else None
         arguments = [tensor for tensor in (observations, pixels, noise, state) if tensor is not None]
         with torch.no_grad():
-            kernel = self._kernels.make(self._step_formula, arguments, packs_weights=True)
+            kernel = InterpretedKernel(self._step_formula, arguments, packs_weights=True)
         run, results = kernel.bind(*arguments)
         arrays = [tensor.numpy() for tensor in results]
         head, actions, *rest = arrays

@@ -9,7 +9,7 @@ from torch import Tensor
 from lockstep.compiling.library import load_interpreter, loaded_interpreter
 from lockstep.compiling.trace import trace
 
-__all__ = ["MOST_ROWS", "Formula", "InterpretedKernel", "Kernel", "MakeKernel", "eager", "interpreted", "rows_per_call"]
+__all__ = ["MOST_ROWS", "Formula", "InterpretedKernel", "Kernel", "MakeKernel", "eager", "rows_per_call"]
 
 MOST_ROWS = 256
 """Greatest number of rows per call of an interpreted kernel: intermediate results of that many rows stay in the cache."""
@@ -36,22 +36,20 @@ def eager(formula: Formula, examples: Sequence[Tensor]) -> Kernel:
     return formula
 
 
-def interpreted(formula: Formula, examples: Sequence[Tensor], packs_weights: bool = False) -> "InterpretedKernel":
-    """Trace a formula of float32 or float64 tensors, and return a kernel that runs on one thread.
-
-    The arguments of the kernel must be contiguous, and have the shapes and dtypes of the examples; some may be uint8, but not the first. A call overwrites the results of the
-    previous call, see `Kernel`. The results have the same bits on every processor. Two threads may not call a kernel at the same time. With
-    `packs_weights`, it must be prepared before it is called, and when the content of tensors that the formula holds has changed. Raises
-    Unsupported if the formula uses an operation that the interpreter does not have, and CompilerFailed.
-    """
-    return InterpretedKernel(formula, examples, packs_weights)
-
-
 class InterpretedKernel:
-    """A program, its memory, and the addresses of its arrays."""
+    """Kernel of a formula of float32 or float64 tensors: its program, the memory of the program, and the addresses of its arrays.
 
-    def __init__(self, formula: Formula, examples: Sequence[Tensor], packs_weights: bool) -> None:
-        """Trace the formula, see `interpreted`."""
+    The arguments of a call must be contiguous, and have the shapes and dtypes of the examples; some may be uint8, but not the first. A call runs
+    on one thread and overwrites the results of the previous call, see `Kernel`. The results have the same bits on every processor. Two threads
+    may not call a kernel at the same time.
+    """
+
+    def __init__(self, formula: Formula, examples: Sequence[Tensor], packs_weights: bool = False) -> None:
+        """Trace the formula.
+
+        With `packs_weights`, `prepare` must be called before the first call, and whenever the values of tensors that the formula holds have changed.
+        Raises Unsupported if the formula uses an operation that the interpreter does not have, and CompilerFailed.
+        """
         # once in a process: the library may have been replaced since then, by another version
         library = loaded_interpreter() or load_interpreter()
         program, captured, self._shapes = trace(formula, examples, packs_weights)

@@ -2,7 +2,6 @@
 
 import math
 from collections.abc import Hashable, Sequence
-from typing import Protocol
 
 import torch
 from torch import Tensor
@@ -10,14 +9,7 @@ from torch import Tensor
 from lockstep.compiling.kernels import Formula, InterpretedKernel, rows_per_call
 from lockstep.processes.heartbeat import beat
 
-__all__ = ["MakeInterpreted", "RowKernels"]
-
-
-class MakeInterpreted(Protocol):
-    """Function that makes kernels, as `interpreted` does."""
-
-    def __call__(self, formula: Formula, examples: Sequence[Tensor], packs_weights: bool = False) -> InterpretedKernel:
-        """Trace a formula, for arguments with the shapes and dtypes of the examples."""
+__all__ = ["RowKernels"]
 
 
 class RowKernels:
@@ -27,9 +19,7 @@ class RowKernels:
     same bits on every processor.
     """
 
-    def __init__(self, make: MakeInterpreted) -> None:
-        """Create an empty set of kernels, which `make` makes."""
-        self.make = make
+    def __init__(self) -> None:
         self._kernels: dict[tuple[Hashable, ...], InterpretedKernel] = {}
 
     def compute(self, name: Hashable, formula: Formula, *arguments: Tensor) -> list[Tensor]:
@@ -54,7 +44,7 @@ class RowKernels:
         key = name, *(argument.shape for argument in arguments)
         if key not in self._kernels:
             with torch.no_grad():
-                self._kernels[key] = self.make(formula, arguments)
+                self._kernels[key] = InterpretedKernel(formula, arguments)
         return self._kernels[key]
 
 

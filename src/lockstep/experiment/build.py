@@ -5,7 +5,7 @@ import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
-from functools import cache, partial
+from functools import partial
 
 import torch
 from torch import Tensor, nn
@@ -19,9 +19,8 @@ from lockstep.algorithm.plan import Plan
 from lockstep.algorithm.preemption import Preemption
 from lockstep.algorithm.update import Update
 from lockstep.compiling.graphs import cuda_graph
-from lockstep.compiling.kernels import Formula, InterpretedKernel, MakeKernel, eager, interpreted
+from lockstep.compiling.kernels import InterpretedKernel, MakeKernel, eager
 from lockstep.compiling.library import load_interpreter
-from lockstep.compiling.row_kernels import MakeInterpreted
 from lockstep.config import Config
 from lockstep.envs.catalog import describe_env, make_engine
 from lockstep.envs.settings import EnvConfig
@@ -83,10 +82,10 @@ def build(config: Config, plan: Plan, runtime: Runtime) -> RankComponents:
     counts = [len(plan.trained_by(rank)) for rank in plan.training]
     trainers = group.split(plan.training, counts)
     enter("compile")
-    make_kernel = _make_kernel(config, device, group.rank)
     if config.runtime.compile == "on":
+        _load_interpreter(group.rank)
         for each in (agent, acting):
-            each.use_kernels(_interpreter(group.rank))
+            each.use_kernels()
     update = Update(
         agent,
         config.ppo,
@@ -100,7 +99,7 @@ def build(config: Config, plan: Plan, runtime: Runtime) -> RankComponents:
             recompute_states=config.rollout.recompute_states,
         ),
         replicate=partial(runtime.replicate, members=plan.training) if config.plan.gradients == "ddp" else None,
-        make_kernel=make_kernel,
+        make_kernel=_make_kernel(config, device),
     )
     update.make_kernels(env.count // shards * config.rollout.steps, config.rollout.sequence_length or 1)
     enter("start")
@@ -115,17 +114,16 @@ def _bounded(config: Config) -> EnvConfig:
     return replace(env, timeout=min(env.timeout, config.runtime.timeout / 2))
 
 
-def _make_kernel(config: Config, device: torch.device, rank: int) -> MakeKernel:
+def _make_kernel(config: Config, device: torch.device) -> MakeKernel:
     """Return the function that makes the kernels of the update."""
     if device.type == "cuda":
         return cuda_graph
-    return _interpreter(rank) if config.runtime.compile == "on" else eager
+    return InterpretedKernel if config.runtime.compile == "on" else eager
 
 
-def _interpreter(rank: int) -> MakeInterpreted:
-    """Return a function that makes interpreted kernels. Rank 0, which trains in every plan, prints one line if the interpreter has to be built."""
+def _load_interpreter(rank: int) -> None:
+    """Load the interpreter of kernels. Rank 0 prints one line if it has to be built."""
 
-    @cache
     def announce() -> None:
         if rank == 0:
             print("building the interpreter of kernels, once; it takes some seconds", file=sys.stderr, flush=True)
@@ -134,11 +132,7 @@ def _interpreter(rank: int) -> MakeInterpreted:
         beat()
         raise_if_asked()
 
-    def make(formula: Formula, examples: Sequence[Tensor], packs_weights: bool = False) -> InterpretedKernel:
-        load_interpreter(check, announce)
-        return interpreted(formula, examples, packs_weights)
-
-    return make
+    load_interpreter(check, announce)
 
 
 def make_agent(

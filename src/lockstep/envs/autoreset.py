@@ -9,7 +9,7 @@ from gymnasium.vector import AutoresetMode
 from numpy.typing import NDArray
 
 from lockstep.envs.layout import ContractViolation
-from lockstep.envs.spaces import MASK
+from lockstep.envs.spaces import MASK, batch_entry
 
 __all__ = ["NextStepBatch", "space_of_one"]
 
@@ -117,7 +117,7 @@ class NextStepBatch:
             if final is None:
                 raise ContractViolation(f"returned no final_obs at the end of an episode, but {_MODE} is SAME_STEP")
             for index in np.flatnonzero(ended).tolist():
-                _assign(shown, index, _item(final, index))
+                _assign(shown, index, batch_entry(final, index))
             final_infos = infos.get("final_info") or {}
             others = {key: value for key, value in final_infos.items() if key != MASK}
             infos = _with_masks(infos | others, final_infos, ended)
@@ -128,7 +128,7 @@ class NextStepBatch:
             first, first_infos = self._reset(options={"reset_mask": mask.copy()})
             self._check_untouched(observations, first, ~mask)
             for index in np.flatnonzero(waiting).tolist():
-                _assign(shown, index, _item(first, index))
+                _assign(shown, index, batch_entry(first, index))
             infos = _with_masks(infos, first_infos, waiting)
         return shown, rewards, terminated, truncated, infos
 
@@ -157,7 +157,7 @@ def _with_masks(infos: dict[str, Any], first_infos: Mapping[str, Any], reset: ND
         return infos
     masks = _copy(infos.get(MASK, first_infos[MASK]))
     for index in np.flatnonzero(reset).tolist():
-        _assign(masks, index, _item(first_infos[MASK], index))
+        _assign(masks, index, batch_entry(first_infos[MASK], index))
     return {**infos, MASK: masks}
 
 
@@ -179,13 +179,6 @@ def _copy(batch: Any) -> Any:
     if isinstance(batch, dict):
         return {key: _copy(part) for key, part in batch.items()}
     return tuple(map(_copy, batch)) if isinstance(batch, tuple) else np.array(batch)
-
-
-def _item(batch: Any, index: int) -> Any:
-    """Return the entry of one environment; `batch` may also be an array of objects, one per environment."""
-    if isinstance(batch, Mapping):
-        return {key: _item(part, index) for key, part in batch.items()}
-    return tuple(_item(part, index) for part in batch) if isinstance(batch, tuple) else np.asarray(batch)[index]
 
 
 def _assign(batch: Any, index: int, entry: Any) -> None:

@@ -16,6 +16,7 @@ __all__ = [
     "Leaf",
     "Spaces",
     "as_float32",
+    "batch_entry",
     "channels_last",
     "describe",
     "feature_leaves",
@@ -181,6 +182,13 @@ def _image_shape(space: Box) -> tuple[int, int, int]:
 def channels_last(space: Box) -> bool:
     """Return True if the images of a space are stored as (height, width, channels)."""
     return len(space.shape) > 2 and space.shape[-3] != min(space.shape[-3:])
+
+
+def batch_entry(batch: Any, index: int) -> Any:
+    """Return the entry of one environment; `batch` may also be an array of objects, one per environment."""
+    if isinstance(batch, Mapping):
+        return {key: batch_entry(part, index) for key, part in batch.items()}
+    return tuple(batch_entry(part, index) for part in batch) if isinstance(batch, tuple) else np.asarray(batch)[index]
 
 
 def place_of(path: Path) -> str:

@@ -1,12 +1,12 @@
 """A single environment made of a vector environment of one, for environments that have only a vector version."""
 
-from collections.abc import Mapping
 from typing import Any
 
 import gymnasium as gym
 
 from lockstep.envs.autoreset import NextStepBatch, space_of_one
 from lockstep.envs.infos import Entry
+from lockstep.envs.spaces import batch_entry
 
 __all__ = ["SingleEnvironment"]
 
@@ -27,13 +27,19 @@ class SingleEnvironment(gym.Env[Any, Any]):
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
         super().reset(seed=seed)
         observations, infos = self._batch.reset(seed)
-        return _first(observations), dict(Entry(infos, 0))
+        return batch_entry(observations, 0), dict(Entry(infos, 0))
 
     def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
         actions: Any = gym.vector.utils.create_empty_array(self.action_space, 1)
         actions = gym.vector.utils.concatenate(self.action_space, [action], actions)
         observations, rewards, terminated, truncated, infos = self._batch.step(actions)
-        return _first(observations), float(rewards[0]), bool(terminated[0]), bool(truncated[0]), dict(Entry(infos, 0))
+        return (
+            batch_entry(observations, 0),
+            float(rewards[0]),
+            bool(terminated[0]),
+            bool(truncated[0]),
+            dict(Entry(infos, 0)),
+        )
 
     def render(self) -> Any:
         frames = self._batch.env.render()
@@ -41,9 +47,3 @@ class SingleEnvironment(gym.Env[Any, Any]):
 
     def close(self) -> None:
         self._batch.env.close()
-
-
-def _first(batch: Any) -> Any:
-    if isinstance(batch, Mapping):
-        return {key: _first(part) for key, part in batch.items()}
-    return tuple(map(_first, batch)) if isinstance(batch, tuple) else batch[0]

@@ -16,7 +16,7 @@ from lockstep.config import Config
 from lockstep.envs.actions import action_converter, each_action
 from lockstep.envs.catalog import make_one
 from lockstep.envs.layout import ContractViolation, ObservationLayout
-from lockstep.envs.spaces import MASK, leaves, place_of
+from lockstep.envs.spaces import MASK, batch_entry, leaves, place_of
 from lockstep.experiment.execute import load_agent, pick_checkpoint
 from lockstep.randomness import seed_of, stream
 from lockstep.run.evaluations import Choice
@@ -121,7 +121,7 @@ class TrainedPolicy:
             runner.state[torch.from_numpy(np.array(episode_start, dtype=np.bool_).reshape(-1))] = 0
         actions = self._convert(runner.act(rows, pixels))
         next_state = runner.state.cpu().numpy() if self._agent.state_size else None
-        return _first(actions) if single else actions, next_state
+        return batch_entry(actions, 0) if single else actions, next_state
 
     def _read(self, observation: Any, info: dict[str, Any]) -> tuple[NDArray[Any], NDArray[np.uint8] | None, bool]:
         """Return rows `[N, O]`, pixels `[N, P]`, and True for a single observation."""
@@ -153,12 +153,6 @@ class TrainedPolicy:
         if len(counts) > 1:
             raise ValueError(f"observation has parts of {len(counts)} different counts of environments")
         return next(iter(next(iter(counts))), None)
-
-
-def _first(actions: Any) -> Any:
-    if isinstance(actions, dict):
-        return {key: _first(part) for key, part in actions.items()}
-    return tuple(map(_first, actions)) if isinstance(actions, tuple) else actions[0]
 
 
 def evaluation_seeds(seed: int, count: int) -> list[int]:

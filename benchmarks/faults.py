@@ -179,9 +179,9 @@ def write(out: Path, results: list[Result], kills: dict[str, dict[str, float]]) 
         "5 iterations, and a fault in the middle. *Noticed*: from the fault to the first message. *All ranks again*: until the ranks of the next start were",
         "connected, which includes the import of PyTorch. An exit code of 1 without a restart is an error that would come back: the line names the",
         "environment. After the launcher was killed, the run was resumed by hand.",
-        f"A *{REPLACED}* is a worker with `env.on_fault: replace`. One that is silent is killed after half of `runtime.timeout`. Its run goes on without",
+        f"A *{REPLACED}* is a worker with `env.on_fault: replace`. One that is silent is killed after half of `runtime.timeout`. Its run continues without",
         "the unfinished episode, so its digest is another one. With *ulimit*, an environment of one of two ranks takes all the memory that its rank",
-        "may have; *held*: it keeps the memory and goes on, so that the rank itself runs out of it.",
+        "may have; *held*: it keeps the memory and continues, so that the rank itself runs out of it.",
         f"Processor: {environment.get('processor', 'unknown')}, PyTorch {environment['packages']['torch']}.\n",  # type: ignore[index]
         *table(results),
     ]

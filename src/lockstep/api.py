@@ -146,7 +146,7 @@ def train(
         ranks: The number of processes on this host; 1 trains in this process. With more, the environment must be one that
             other processes can import: an id, or a function of an importable module.
         restarts: The number of restarts from the newest checkpoint, within an hour, after a process died or hung. For several `ranks`.
-        resume: If True, go on with the run of this `name` from its newest checkpoint if it exists, and return it unchanged if it is complete. A
+        resume: If True, continue with the run of this `name` from its newest checkpoint if it exists, and return it unchanged if it is complete. A
             program that is started again then resumes its run. A run with another config is refused.
         on_iteration: A function that is called after every iteration with an `Iteration`: its metrics, a copy of the policy, and `stop()`,
             which ends training. It may return a dict of numbers, which are recorded as metrics. With more ranks, only rank 0 calls it,

@@ -113,7 +113,7 @@ def write_atomically(path: Path, content: bytes | Iterable[bytes]) -> None:
             os.fsync(file.fileno())
         temporary.replace(path)
     except OSError as error:
-        error.filename = str(path)  # a failed write has none, and nobody knows the temporary name
+        error.filename = str(path)  # a failed write has none, and the temporary name would mean nothing to the user
         error.filename2 = None
         raise
     finally:

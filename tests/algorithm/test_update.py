@@ -216,7 +216,7 @@ def test_gradient_norm_is_clipped() -> None:
 def test_non_finite_loss_keeps_the_weights_of_the_last_finite_step(tensor_name: str, value: float) -> None:
     agent = agent_of()
     rollouts = rollouts_of(agent)
-    last = STEPS - 1  # the last row of an environment that goes on
+    last = STEPS - 1  # the last row of an environment that continues
     # a log-probability of +inf would only give a ratio of 0, which is finite
     rollouts[1].tensors()[tensor_name][last, 0] = -value if tensor_name == "log_probs" else value
     watch = Watch(agent, PPOConfig(epochs=1, minibatches=4, normalize_advantages=False))

@@ -1,4 +1,4 @@
-"""Environments that fail and are replaced, from the command line: the run goes on, says so, and can be resumed."""
+"""Environments that fail and are replaced, from the command line: the run continues, says so, and can be resumed."""
 
 import json
 import shutil

@@ -106,7 +106,9 @@ def test_fault_that_comes_back_ends_the_run(run_cli, tmp_path: Path) -> None:
     finished = run_cli(*words, "--restarts", 5)
     assert finished.rc == 4, finished
     assert finished.stderr.count("ended with exit code 75, before the end of training") == 2
-    assert "not started again: this is the second fault in iteration 1; go on with: lockstep resume" in finished.stderr
+    assert (
+        "not started again: this is the second fault in iteration 1; continue with: lockstep resume" in finished.stderr
+    )
     assert finished.stderr.splitlines()[-1].endswith(" --env.module faulty_env --restarts 5")
 
 

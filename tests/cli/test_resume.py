@@ -145,7 +145,7 @@ def test_resume_names_packages_of_other_versions(
     _, config = open_run(folder.path)
     assert prepare_resume(folder, config, config, 1, 1) == 1
     line = f"torch {version('torch')} (1.0 in the run)"
-    expected = f"lockstep: the packages are not those of the run, and may give other bits: {line}\n"
+    expected = f"lockstep: the packages are not those of the run, and may give different bits: {line}\n"
     assert capsys.readouterr().err == expected
     for text in ("{", "[]", '{"packages": 7}'):
         (folder.path / "environment.json").write_text(text)

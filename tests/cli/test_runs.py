@@ -121,8 +121,8 @@ def test_diff_of_identical_runs(here: Path, capsys: pytest.CaptureFixture[str]) 
     make_run("c", ["x", "y", "z"])
     make_run("none", [])
     assert output(capsys, "diff", "a", "b") == (0, "identical for 2 iterations\n", "")
-    assert output(capsys, "diff", "a", "c") == (0, "identical for 2 iterations; B goes on to 3\n", "")
-    assert output(capsys, "diff", "c", "a") == (0, "identical for 2 iterations; A goes on to 3\n", "")
+    assert output(capsys, "diff", "a", "c") == (0, "identical for 2 iterations; B continues to 3\n", "")
+    assert output(capsys, "diff", "c", "a") == (0, "identical for 2 iterations; A continues to 3\n", "")
     line = "lockstep: runs/a and runs/none have no common iteration yet\n"
     assert output(capsys, "diff", "a", "none") == (2, "", line)
 

@@ -55,7 +55,7 @@ def test_rank_with_other_cpu_code_is_refused_by_all(start: Start, environ: dict[
     first, second = start(words, {"OPENBLAS_CORETYPE": "Prescott"})
     assert (first.rc, second.rc) == (2, 2), (first, second)
     assert first.stderr == (
-        f"lockstep: rank 1 on host {HOST} computes other bits in NumPy's matrix products than rank 0 on host {HOST}: "
+        f"lockstep: rank 1 on host {HOST} computes different bits in NumPy's matrix products than rank 0 on host {HOST}: "
         f"OPENBLAS_CORETYPE is Prescott on rank 1, {environ.get('OPENBLAS_CORETYPE', 'not set')} on rank 0\n"
     )
     assert second.stderr == ""

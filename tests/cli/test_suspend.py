@@ -1,4 +1,4 @@
-"""Ctrl-Z and `fg`: the ranks stop and go on with the command, and none of them counts as silent."""
+"""Ctrl-Z and `fg`: the ranks stop and continue with the command, and none of them counts as silent."""
 
 import os
 import signal

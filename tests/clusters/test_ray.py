@@ -97,7 +97,7 @@ def test_driver_that_is_asked_to_stop_or_killed_leaves_no_rank(
     driver.send_signal(signal.SIGTERM)
     code, out, _ = outcome(driver)
     assert code == PREEMPTED
-    assert "go on from iteration " in out
+    assert "continue from iteration " in out
     assert processes_of(run) == []
     driver = begin(*words, cold=True)
     wait_for(lambda: len(processes_of(run)) == 2, "the ranks")

@@ -85,7 +85,7 @@ def test_refused_submission_keeps_the_files_of_an_earlier_one(
     assert "squeue is not installed here" in capsys.readouterr().err
     assert read_submission(RunFolder(path)) == Submission("slurm", "12")
     assert main([*WORDS, "--name", "one"]) == BAD_INPUT
-    assert "runs/one exists; choose another --name, or go on with --resume" in capsys.readouterr().err
+    assert "runs/one exists; choose another --name, or continue with --resume" in capsys.readouterr().err
 
 
 @pytest.mark.skipif(find_spec("ray") is not None, reason="Ray is installed")

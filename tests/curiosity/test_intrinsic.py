@@ -49,7 +49,7 @@ def raw_rewards(rollout: Rollout) -> np.ndarray:
 def test_rewards_are_divided_by_the_deviation_of_the_discounted_return_over_all_shards() -> None:
     intrinsic, _ = intrinsic_rewards_of()
     running, discounted_returns = np.zeros((2, COUNT)), []
-    for _ in range(2):  # the return goes on from one rollout to the next
+    for _ in range(2):  # the return continues from one rollout to the next
         shard_rollouts = rollouts()
         found = intrinsic(shard_rollouts)
         for shard, rollout in enumerate(shard_rollouts):
@@ -72,7 +72,7 @@ def test_rewards_are_unchanged_without_normalization() -> None:
 def test_metrics_include_the_mean_intrinsic_return_of_episodes() -> None:
     intrinsic, _ = intrinsic_rewards_of(normalize_rewards=False)
     running: dict[tuple[int, int], float] = {}
-    for _ in range(3):  # episodes go on from one rollout to the next
+    for _ in range(3):  # episodes continue from one rollout to the next
         shard_rollouts, totals = rollouts(), []
         counts = torch.stack([bonus.metric_sums for bonus in intrinsic(shard_rollouts)]).sum(0).tolist()
         for shard, rollout in enumerate(shard_rollouts):

@@ -1,4 +1,4 @@
-"""Begin of `train --resume`: which run goes on, from where, and which is refused."""
+"""Begin of `train --resume`: which run continues, from where, and which is refused."""
 
 import dataclasses
 import shutil

@@ -102,7 +102,7 @@ HOST = host_name()
             "NumPy's functions",
             "a",
             "b",
-            f"rank 2 on host {HOST} computes other bits in NumPy's functions than rank 0 on host {HOST}: the processors and environment "
+            f"rank 2 on host {HOST} computes different bits in NumPy's functions than rank 0 on host {HOST}: the processors and environment "
             "variables are the same, so the libraries were built or compiled differently",
         ),
     ],
@@ -124,7 +124,7 @@ def test_value_that_only_some_ranks_have_is_not_a_difference() -> None:
     """Rank 0 may have imported a module that others do not need, and only trainers have kernels."""
     assert compare({"bits": {}}, {"bits": {"kernels": "a"}}, {"bits": {"kernels": "a"}}) == [""] * 3
     line = compare({"bits": {}}, {"bits": {"kernels": "a"}}, {"bits": {"kernels": "b"}})[0]
-    assert line.startswith(f"rank 2 on host {HOST} computes other bits in kernels than rank 1")
+    assert line.startswith(f"rank 2 on host {HOST} computes different bits in kernels than rank 1")
 
 
 def test_ranks_of_one_config_on_one_host_start() -> None:
@@ -142,7 +142,7 @@ def test_ranks_with_other_configs_do_not_start() -> None:
 def test_kernels_of_trainers_are_compared() -> None:
     def check(group: Group, _: object) -> None:
         check_same_kernels(group, "" if group.rank == 2 else "same")
-        with pytest.raises(RanksDiffer, match=r"rank 1 on host .* computes other bits in its kernels than rank 0"):
+        with pytest.raises(RanksDiffer, match=r"rank 1 on host .* computes different bits in its kernels than rank 0"):
             check_same_kernels(group, ("one", "other", "")[group.rank])
 
     on_ranks([[0], [1], [2]], check)

@@ -88,7 +88,7 @@ def test_number_of_restarts_is_limited(supervised: Supervise, capsys: pytest.Cap
     assert (code, [start for _, start in starts]) == (FAILED, [0, 10, 20])
     error = capsys.readouterr().err
     assert "starting 2 ranks again from iteration 20 (restart 2 of 2)" in error
-    assert "the limit of 2 restarts within an hour was reached (--restarts); go on with: lockstep resume" in error
+    assert "the limit of 2 restarts within an hour was reached (--restarts); continue with: lockstep resume" in error
 
 
 def test_no_restart_after_the_last_iteration(

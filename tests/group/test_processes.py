@@ -93,7 +93,7 @@ def test_rank_without_the_secret_is_reported(started: Ranks, tmp_path: Path) -> 
         assert rank.returncode == 3, errors
         who = r"rank [01]" if rank is stranger else "rank 2"
         assert re.fullmatch(
-            rf"{who} is lost in phase 'start': it does not know the secret of the run \(see LOCKSTEP_SECRET\)\n",
+            rf"{who} is lost in phase 'start': it does not have the secret of the run \(see LOCKSTEP_SECRET\)\n",
             printed,
         )
 

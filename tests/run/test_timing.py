@@ -48,7 +48,7 @@ def test_laps_are_independent(time: FakeClock) -> None:
     one, other = Lap(watch), Lap(watch)
     with watch.phase("rollout"):
         time.now += 1
-        assert one()["rollout"] == 1  # the phase that goes on is counted up to now
+        assert one()["rollout"] == 1  # the phase that continues is counted up to now
         time.now += 2
         assert one()["rollout"] == 2
     assert other()["iter"] == 3

@@ -47,7 +47,7 @@ class MortalRun(RemoteRun):
 
 
 class SlowRun(RemoteRun):
-    """Storage to which an upload of a file of a checkpoint takes so long that training goes on by `KEPT` checkpoints meanwhile."""
+    """Storage to which an upload of a file of a checkpoint takes so long that training continues by `KEPT` checkpoints meanwhile."""
 
     folder: RunFolder
 

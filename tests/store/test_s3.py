@@ -1,4 +1,4 @@
-"""Runs in object storage, on a local server of S3: the machine is lost with its disk, and the repeated command goes on."""
+"""Runs in object storage, on a local server of S3: the machine is lost with its disk, and the repeated command continues."""
 
 import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -86,7 +86,7 @@ def test_a_lost_machine_is_replaced_by_repeating_the_command(
         (("--run.store", "s3://missing/folder", "--name", "new"), "run.store: s3://missing/folder/new: "),
         (("--run.store", STORE), "run.store needs --name"),
         (("--run.store", "bucket", "--name", "new"), "run.store is 'bucket': it must be the address of a folder"),
-        (("--run.store", STORE, "--name", "taken"), "is a run already; go on with it with --resume"),
+        (("--run.store", STORE, "--name", "taken"), "is a run already; continue it with --resume"),
     ],
 )
 def test_problems_are_reported_before_training(

@@ -121,7 +121,7 @@ class Exchange:
     def publish(self, iteration: int, agreed: LastIteration) -> LastIteration:
         """Send the trained agent, and load the one of `lag` iterations ago into `acting`.
 
-        `agreed` is the last iteration that trainers have agreed on; returns the one that this rank knows of afterwards.
+        `agreed` is the last iteration that trainers have agreed on; returns the last iteration as this rank has it afterwards.
         Raises ReplicasDiffer, and NonFinite if the trainers' update failed.
         """
         for channel in self._outgoing:

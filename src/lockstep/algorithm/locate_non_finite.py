@@ -58,7 +58,7 @@ def trace_microbatch(
 
 
 def trace_total(agent: Agent, total: Tensor) -> Finding | None:
-    """Say what is not finite in the sums `[P + 5 + n]` over all microbatches, or in the norm of the gradient, if all microbatches are finite."""
+    """Describe the first non-finite value in the sums `[P + 5 + n]` over all microbatches, or in the norm of the gradient, if all microbatches are finite."""
     size = len(agent.flat.buffer)
     for name, gradient in agent.flat.named(total[:size]).items():
         wrong = (~gradient.isfinite()).nonzero()
@@ -127,7 +127,7 @@ def _find_in_operations(
 
 @contextmanager
 def _layers(networks: nn.Module, watcher: "_Watcher") -> Iterator[None]:
-    """Let the watcher know which module computes, by the names that checkpoints use."""
+    """Tell the watcher which module computes, by the names that checkpoints use."""
 
     def enter(name: str, module: nn.Module, inputs: Any) -> None:
         watcher.entered.append(watcher.layer)

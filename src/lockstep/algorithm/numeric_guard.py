@@ -51,7 +51,7 @@ class GradientStep:
         return trace_total(agent, self.total) if finding is None and self.total is not None else finding
 
     def describe(self, finding: Finding) -> str:
-        """Say in one line what is not finite, where, and in which step."""
+        """Describe in one line what is not finite, where, and in which step."""
         where = ""
         if finding.row is not None:
             environment, step = self.places[finding.row].tolist()

@@ -48,7 +48,7 @@ def _identical_line(shared: list[int], last_a: int, last_b: int) -> str:
     line = f"identical for {len(shared)} iteration{'s' * (len(shared) != 1)}"
     if last_a == last_b:
         return line
-    return f"{line}; {'A' if last_a > last_b else 'B'} goes on to {max(last_a, last_b)}"
+    return f"{line}; {'A' if last_a > last_b else 'B'} continues to {max(last_a, last_b)}"
 
 
 def _config_lines(a: RunFolder, b: RunFolder) -> list[str]:

@@ -14,7 +14,7 @@ def main(argv: Sequence[str]) -> int:
     parser = Arguments(
         "fetch",
         "Downloads a run that was trained with --run.store, with its complete checkpoints and its metrics. All other commands then read it; "
-        "`lockstep resume` goes on with it. Nothing of what is downloaded is executed.",
+        "`lockstep resume` continues with it. Nothing of what is downloaded is executed.",
     )
     parser.add_argument("address", metavar="ADDRESS", help="address of the run, such as s3://BUCKET/FOLDER/NAME")
     parser.add_argument("--out", metavar="DIR", default=RunConfig.folder, help="folder for the run (runs)")

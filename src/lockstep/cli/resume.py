@@ -90,7 +90,7 @@ def _parser() -> Arguments:
     fields = ", ".join(flag_of(path) for path in RESUMABLE_FIELDS)
     parser = Arguments(
         "resume",
-        "Goes on from the newest checkpoint to the same bits as if never interrupted, on any number of ranks and any --plan. Of the flags of "
+        "Continues from the newest checkpoint to the same bits as if never interrupted, on any number of ranks and any --plan. Of the flags of "
         f"`lockstep train` it takes those that do not belong to the experiment: {fields}. "
         "--env.engine may change between gymnasium and gymnasium-async.",
     )

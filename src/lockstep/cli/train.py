@@ -89,7 +89,7 @@ def _parser() -> Arguments:
     parser.add_argument(
         "--resume",
         action="store_true",
-        help="if the run of this --name exists, go on from its newest checkpoint, or end with code 0 if it is complete: the same command then "
+        help="if the run of this --name exists, continue from its newest checkpoint, or end with code 0 if it is complete: the same command then "
         "starts a run and, repeated by a scheduler, resumes it. Refused if the run has another config",
     )
     return parser

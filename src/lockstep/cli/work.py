@@ -162,7 +162,7 @@ def _result_text(run: TrainingRun, resume: str) -> str:
     lines, counters, episodes = [], run.counters, run.counters.episodes
     if run.stopped:
         lines.append(f"stopped after iteration {run.done} of {run.last}")
-        lines.append(f"go on from iteration {run.saved} with: {resume}")
+        lines.append(f"continue from iteration {run.saved} with: {resume}")
     else:
         lines.append(
             f"done: {run.done} iteration{'s' * (run.done != 1)}, {counters.env_steps:,} steps in {counters.seconds:.1f} s"

@@ -69,7 +69,7 @@ def _failure_rules() -> list[dict[str, object]]:
 
     return [
         rule("FailJob", BAD_INPUT, NON_FINITE, REPLICAS_DIFFER),  # the same error would come back
-        rule("Ignore", PREEMPTED),  # stopped by a signal: another pod goes on
+        rule("Ignore", PREEMPTED),  # stopped by a signal: another pod continues
         {"action": "Ignore", "onPodConditions": [{"type": "DisruptionTarget", "status": "True"}]},
     ]
 

@@ -103,7 +103,7 @@ class _Build:
         return f"runtime.compile is 'on': the compilation failed, see {log}; use --runtime.compile off in a new run"
 
     def close(self) -> None:
-        """Stop building, if it goes on, and release the lock."""
+        """Stop building, if it continues, and release the lock."""
         self._child.kill()
         shutil.rmtree(self._folder, ignore_errors=True)
         release(self._lock)

@@ -212,7 +212,7 @@ def _contiguous_rows(lowering: Lowering, images: Tensor) -> View:
 
 
 def _define(lowering: Lowering, result: Tensor, rows: View) -> None:
-    """Let contiguous images `[N, H, W, C]` be a result `[N, C, H, W]`, by a copy if its memory has another order."""
+    """Bind a result `[N, C, H, W]` to contiguous images `[N, H, W, C]`, or to a copy if its memory has another order."""
     order = tuple(result.stride(dim) for dim in _ROWS)
     if View(rows.value, 0, rows.sizes, order).is_contiguous:
         lowering.define(result, rows.value)
@@ -222,7 +222,7 @@ def _define(lowering: Lowering, result: Tensor, rows: View) -> None:
 
 
 def _define_inside(lowering: Lowering, result: Tensor, padded: View, padding: Sequence[int]) -> None:
-    """Let padded images `[N, H, W, C]` without the padding be a result."""
+    """Bind a result to padded images `[N, H, W, C]` without the padding."""
     if any(padding):
         lowering.define(result, Value(result.numel()))
         lowering.builder.copy(_permuted(_inside(padded, padding), _IMAGES), lowering.view(result))

@@ -1,7 +1,7 @@
 """CUDA graphs: the GPU kernels of a formula, recorded once and launched together.
 
 One gradient step of a small network takes about 170 kernels of 1 to 5 microseconds each. Python and PyTorch need far longer to launch them
-one by one. A graph launches the same kernels on the same addresses, so its results have the bits of the recorded ones.
+one by one. A graph launches the same kernels on the same addresses, so its results are bit-identical to those of the recorded kernels.
 """
 
 from collections.abc import Callable, Sequence

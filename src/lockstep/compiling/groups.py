@@ -97,7 +97,7 @@ class Group:
         self._names.update([target, *(_operand(view, self) for view in operands)])
 
     def fuse(self, uses: Counter[Value]) -> None:
-        """Let sums and differences of products be fused multiply-adds, which round once, where nothing else reads the product.
+        """Replace sums and differences of products by fused multiply-adds, which round once, where nothing else reads the product.
 
         `uses` has the number of reads of every value in the program.
         """

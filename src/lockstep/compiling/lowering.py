@@ -56,7 +56,7 @@ class Lowering:
         return View(value, int(tensor.storage_offset()), tuple(tensor.shape), tuple(tensor.stride()))
 
     def refuse(self, tensor: Tensor, what: str) -> None:
-        """Let every later use of a result raise Unsupported, which names `what`: the tensor would be captured with its present content."""
+        """Mark a result, so that every later use of it raises Unsupported, which names `what`: its present values would be captured."""
         self._unsupported[storage_of(tensor)] = what
 
     def _capture(self, tensor: Tensor) -> Value:
@@ -67,7 +67,7 @@ class Lowering:
         return Value(whole.numel(), 2 + len(self._arguments) + len(self.captured) - 1)
 
     def define(self, tensor: Tensor, value: Value) -> None:
-        """Let `value` be the content of a tensor's storage. Raises Unsupported if it is not all of it."""
+        """Bind a tensor's storage to `value`. Raises Unsupported if their sizes differ."""
         if value.size * tensor.element_size() != tensor.untyped_storage().nbytes():
             raise Unsupported(f"results with the strides {tensor.stride()}")
         self._values[storage_of(tensor)] = value
@@ -99,7 +99,7 @@ class Expression:
         return View(number.value, 0, self._sizes, (0,) * len(self._sizes))
 
     def finish(self, content: Tensor | View | float, shared: bool = True) -> None:
-        """Let `content` be the result of the call, a copy of its own if it is not `shared`."""
+        """Bind the result of the call to `content`, or to a copy of it if it is not `shared`."""
         if not isinstance(content, View) or content.value.array is not None or not shared:
             content = self("assign", content, shared=shared)
         self._lowering.define(self._result, content.value)

@@ -76,7 +76,7 @@ def trace(formula: Callable[..., Sequence[Tensor]], examples: Sequence[Tensor], 
 
 
 def _return(lowering: Lowering, result: Tensor, array: int) -> None:
-    """Let an array be a result: the value itself is computed there if possible."""
+    """Bind an array to a result: the value itself is computed there if possible."""
     view = lowering.view(result)
     if view.value.array is None and view.value.size == result.numel() and view.is_contiguous:
         view.value.array = array

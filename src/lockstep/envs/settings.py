@@ -50,7 +50,7 @@ class EnvConfig:
     on_fault: Literal["stop", "replace"] = "stop"
     """Reaction to an environment that raises an error, whose process ends or does not answer within `timeout` (at most half of
     `runtime.timeout`), or that returns NaN, infinity, a wrong shape or a wrong type. `stop`: the run ends. `replace`: the environment is
-    created anew, and the run goes on without the unfinished episode; from then on it can't be reproduced from its config alone. Needs
+    created anew, and the run continues without the unfinished episode; from then on it can't be reproduced from its config alone. Needs
     the engine `gymnasium-async`, which `auto` then selects. Resume accepts another value."""
     max_faults: int = 10
     """Maximum number of faults per shard and hour with `on_fault: replace`. The next fault ends the run."""

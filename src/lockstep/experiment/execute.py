@@ -76,7 +76,7 @@ def _create_new(config: Config, preset: str | None, create: Callable[[Path], Run
             if chosen:
                 break
     raise ValueError(
-        f"run.name: {root / str(chosen)} exists; choose another --name, or go on with --resume or `lockstep resume {root / str(chosen)}`"
+        f"run.name: {root / str(chosen)} exists; choose another --name, or continue with --resume or `lockstep resume {root / str(chosen)}`"
     )
 
 
@@ -246,7 +246,7 @@ def _train(components: "RankComponents", run: "TrainingRun") -> None:
     ) as error:  # a ValueError is a user's mistake before the start; here it is a bug, and needs its traceback
         raise RuntimeError(f"training failed: {error}") from error
     except NonFinite as error:
-        if not isinstance(error, NonFiniteWeights):  # players do not know yet
+        if not isinstance(error, NonFiniteWeights):  # the players have not been told yet
             components.exchange.report_failure(run.done + 1)
         error.args = (f"{error}; {run.last_checkpoint()}",)
         raise

@@ -98,4 +98,4 @@ def version_warning(folder: RunFolder) -> str | None:
     ]
     if not changed:
         return None
-    return f"the packages are not those of the run, and may give other bits: {', '.join(changed)}"
+    return f"the packages are not those of the run, and may give different bits: {', '.join(changed)}"

@@ -82,7 +82,7 @@ def _create_or_resume(run: ResolvedRun) -> PreparedRun:
 
 
 def _check_same(folder: RunFolder, before: Config, run: ResolvedRun) -> None:
-    """Raise ValueError if the run is another experiment, or would go on with other bits than the user asks for."""
+    """Raise ValueError if the run is another experiment, or would continue with `runtime` settings that change results."""
     difference = first_difference(before, run.config)
     for name in () if difference else ("device", "player_device", "compile"):
         asked, value, chosen = (getattr(config.runtime, name) for config in (run.asked, run.config, before))

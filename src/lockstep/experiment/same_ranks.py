@@ -164,4 +164,4 @@ def _line(kind: str, name: str, one: _Rank, other: _Rank) -> str:
         ),
         "the processors and environment variables are the same, so the libraries were built or compiled differently",
     )
-    return f"{here} computes other bits in {name} than {there}: {reason}"
+    return f"{here} computes different bits in {name} than {there}: {reason}"

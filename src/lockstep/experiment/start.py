@@ -168,7 +168,7 @@ def extended_by(config: Config, tree: Mapping[str, Mapping[str, object]], total_
 def resolve_resume(config: Config, rank_info: RankInfo | None, ranks: int | range | None) -> ResolvedStart:
     """Resolve as `resolve_start` does, for a run that is resumed. Raises ValueError also if it can't be resumed on this host.
 
-    A run that began with kernels on a CPU goes on without them on a GPU.
+    A run that began with kernels on a CPU continues without them on a GPU.
     """
     if config.runtime.device not in ("auto", "cpu"):
         config = dataclasses.replace(config, runtime=dataclasses.replace(config.runtime, compile="off"))

@@ -32,7 +32,7 @@ def fetch_if_missing(config: RunConfig, resume: bool) -> None:
         stored = is_stored(remote)
     if stored and not resume:
         raise ValueError(
-            f"run.store: {remote.address} is a run already; go on with it with --resume, or choose another --name"
+            f"run.store: {remote.address} is a run already; continue it with --resume, or choose another --name"
         )
     with _one_line():
         take_over(remote)
@@ -68,7 +68,7 @@ def check_stored(folder: RunFolder, config: RunConfig) -> None:
     if stored > newest:
         raise ValueError(
             f"run.store: {remote.address} has the checkpoint of iteration {stored}, and {folder.path} only that of {newest}: rename "
-            f"{folder.path} to go on from the storage, or set another run.store"
+            f"{folder.path} to continue from the storage, or set another run.store"
         )
     with _one_line():
         take_over(remote)

@@ -116,7 +116,7 @@ def supervise(
             problem = _sleep(limit.pause)
         if problem is not None:
             if restarts:
-                text = f"not started again: {problem}; go on with: {again}"
+                text = f"not started again: {problem}; continue with: {again}"
                 print(f"lockstep: {text}", file=sys.stderr, flush=True)
             return outcome.code
 

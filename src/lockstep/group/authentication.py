@@ -22,7 +22,7 @@ def authenticate_peers(p2p: PointToPoint, secret: bytes) -> None:
     """Exchange proofs with every other rank. Every rank calls it.
 
     Each rank sends a random nonce, and answers with HMAC(secret, sender, receiver, nonce). Raises RankLost for a peer that
-    does not know the secret, or that does not answer in time.
+    does not have the secret, or that does not answer in time.
     """
     peers = [peer for peer in range(p2p.size) if peer != p2p.rank]
     nonces = {peer: secrets.token_bytes(_BYTES) for peer in peers}
@@ -31,7 +31,7 @@ def authenticate_peers(p2p: PointToPoint, secret: bytes) -> None:
     for peer in peers:
         if not hmac.compare_digest(proofs[peer], _proof(secret, peer, p2p.rank, nonces[peer])):
             # not `make_error`: what this peer has reported in the store does not count
-            raise RankLost(f"rank {peer}", "start", "it does not know the secret of the run (see LOCKSTEP_SECRET)")
+            raise RankLost(f"rank {peer}", "start", "it does not have the secret of the run (see LOCKSTEP_SECRET)")
 
 
 def _proof(secret: bytes, sender: int, receiver: int, nonce: bytes) -> bytes:

@@ -181,7 +181,7 @@ class Host:
         return None
 
     def close(self) -> None:
-        """Release the memory. The heartbeat goes on where it was."""
+        """Release the memory. The heartbeat continues where it was."""
         self.memory.close()
 
 

@@ -53,8 +53,8 @@ class NetworkGroup(Group):
 
         `backend` is `gloo`, `mpi`, or `nccl`; NCCL is used for tensors on CUDA devices, and gloo for all others. `timeout` is in
         seconds, for the rendezvous and for every wait. `init_method` is the address of the rendezvous, as in torch.distributed.
-        `secret` is what every rank has to know; None: anybody is taken for a rank.
-        Raises RankLost if not all ranks connect in time, or if one does not know the secret.
+        `secret` is the secret that every rank must have; None: ranks are not authenticated.
+        Raises RankLost if not all ranks connect in time, or if one does not have the secret.
         """
         p2p = PointToPoint(backend, rank, size, timeout, init_method, secret)
         if secret is not None and backend != "mpi":  # MPI starts the ranks itself

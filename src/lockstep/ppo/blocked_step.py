@@ -14,7 +14,7 @@ _BLOCK = 2**15
 
 
 class BlockedStep:
-    """Kernel of a `StepFormula` on the CPU, with the bits of the formula.
+    """Kernel of a `StepFormula` on the CPU, with bit-identical results.
 
     The formula itself would allocate and pass over a dozen arrays `[P]`, which takes twice as long with 1.7 million weights.
     The results are valid until the next call, and the moments until the call after it.

@@ -12,7 +12,7 @@ _LIMIT = 2**30
 
 
 def keep_freed_memory() -> None:
-    """Let this process keep freed memory for the next allocation, if its C library is glibc; else nothing changes.
+    """Configure glibc to keep freed memory for the next allocation. Without glibc, nothing changes.
 
     By default, glibc returns large freed blocks to the system, which has to clear them before the next use. The temporary tensors of networks
     for images have megabytes each: an update of the preset `atari` has 50,000 page faults less.

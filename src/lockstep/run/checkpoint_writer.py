@@ -43,7 +43,7 @@ _WARN_AFTER = 10.0
 class CheckpointWriter:
     """Writer of the checkpoints of one run. Every rank has one, and all ranks call the same methods in the same order.
 
-    Training goes on while rank 0 completes a checkpoint in a thread. It waits for the disk (fsync), and gives the folder its name at the
+    Training continues while rank 0 completes a checkpoint in a thread. It waits for the disk (fsync), and gives the folder its name at the
     end: a folder with its final name is a complete checkpoint, also after a power failure.
     """
 

@@ -1,4 +1,4 @@
-"""Warnings about a run that goes on."""
+"""Warnings about a running experiment."""
 
 import sys
 from contextlib import suppress

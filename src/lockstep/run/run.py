@@ -326,7 +326,7 @@ class TrainingRun:
             print_warning(f"{problem}: training continues until the next one is due; {self.last_checkpoint()}")
 
     def _check_finite(self, states: Mapping[str, Mapping[str, Tensor]], agent: Agent) -> None:
-        """Raise NonFiniteWeights on all ranks if one of them would save an agent that is not finite. `agent` knows what must be finite."""
+        """Raise NonFiniteWeights on all ranks if one of them would save an agent that is not finite. `agent` names the tensors that must be finite."""
         problem = ""
         try:
             for name in {"agent", "acting"} & states.keys():

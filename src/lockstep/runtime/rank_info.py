@@ -37,7 +37,7 @@ class RankInfo:
     rendezvous: str = ""
     """Address of the rendezvous, as in `runtime.rendezvous`; empty: not chosen yet."""
     secret: bytes | None = field(default=None, repr=False)
-    """Secret that a process has to know to be taken for a rank of the run; None: there is none, or the files of the rendezvous contain it."""
+    """Secret that a process must have to be accepted as a rank of the run; None: there is none, or the files of the rendezvous contain it."""
 
     @property
     def on_one_host(self) -> bool:

@@ -22,23 +22,23 @@ class RuntimeConfig:
     bits."""
     device: str = "auto"
     """Device of trainers: `cpu`, `cuda` (the ranks of a host use its GPUs in turn) or `cuda:N`. `auto`: `cuda` if this host has
-    a GPU, else `cpu`; decided when the run is created. Changes the bits."""
+    a GPU, else `cpu`; decided when the run is created. Changes results."""
     player_device: str | None = None
     """Device on which players compute actions and values, with the same choices. None: as `device`. Small networks often act
-    faster on the CPU. Changes the bits."""
+    faster on the CPU. Changes results."""
     precision: Literal["fp32", "bf16", "fp64"] = "fp32"
     """Precision of the networks. `bf16`: matrix products in bfloat16 (autocast), everything else, including the weights, in fp32.
-    `fp64` is for comparison with a reference. Changes the bits."""
+    `fp64` is for comparison with a reference. Changes results."""
     compile: Literal["auto", "on", "off"] = "auto"
     """Trace the arithmetic of acting and of the update once, and run it as kernels of lockstep's interpreter on the CPU: several times
     faster for small networks. The interpreter is part of wheels for Linux on x86-64; elsewhere it is built once with the C++ compiler. A new run
     without it runs operation by operation, with a warning. `auto`: on if the device is the CPU, the precision `fp32` or `fp64`, and the
     encoder (`mlp` or `nature`), core and distribution of the policy are built in, but with images only if `threads` is 1; decided when the
-    run is created. Changes the bits: kernels round differently."""
+    run is created. Changes results in the last digits: kernels round differently."""
     bits: Literal["fast", "portable"] = "fast"
     """`portable`: the same bits on every x86-64 processor with AVX2 and FMA, by Intel or AMD, for one set of installed packages. All
     libraries are held to the AVX2 instruction set. `fast`: the libraries' own choice, so bits depend on the type of processor. Portable
-    bits need the CPU, and `fp32` or `fp64`. Changes the bits."""
+    bits need the CPU, and `fp32` or `fp64`. Changes results."""
     backend: Literal["auto", "shared", "gloo", "nccl", "mpi"] = "auto"
     """Transport of tensors between ranks. `shared`: shared memory of one host. The others are backends of torch.distributed: `nccl`
     needs one GPU per rank, `mpi` needs a PyTorch that was built with MPI. `auto`: shared memory if all ranks are on one host, else gloo;
@@ -48,11 +48,11 @@ class RuntimeConfig:
     file system that all hosts share, or `tcp://HOST:PORT` of rank 0. None: the launcher's address, or on one host a file in the
     temporary folder. Not needed with `--ranks`."""
     threads: int = 1
-    """Threads per trainer inside PyTorch and NumPy; kernels (`compile`) always use one. Changes the bits: sums may round differently with another number."""
+    """Threads per trainer inside PyTorch and NumPy; kernels (`compile`) always use one. Changes results in the last digits: sums may round differently with another number."""
     player_threads: int | None = None
     """Threads per rank that only plays. None: as `threads`."""
     timeout: float = 60.0
-    """Seconds without a sign of life after which a rank is considered to hang: one environment step, one gradient step or one hook may take
+    """Seconds without a heartbeat after which a rank is considered to hang: one environment step, one gradient step or one hook may take
     that long. Its stack traces are printed, and the ranks are started again (see `--restarts`). On several hosts, also the
     seconds that a rank waits for another one; ten times that for a whole rollout or update."""
 

@@ -96,7 +96,7 @@ def watch(
                 process.send_signal(number)
 
     def suspend(number: int, frame: FrameType | None) -> None:
-        """Stop with all ranks, and go on with them: Ctrl-Z reaches only this process."""
+        """Stop with all ranks, and continue with them: Ctrl-Z reaches only this process."""
         for rank in ranks:
             rank.signal_group(signal.SIGSTOP)
         os.kill(os.getpid(), signal.SIGSTOP)
@@ -246,7 +246,9 @@ class _Watch:
         abandoned = any(rank.killed for rank in self._ranks)
         if self._stops and not abandoned and now - self._asked_at > _GRACE_AFTER_SIGNAL and self._is_training():
             text = f"the iteration did not end within {_GRACE_AFTER_SIGNAL:g} s of the signal and is abandoned"
-            print(f"lockstep: {text}; resume the run to go on from its newest checkpoint", file=sys.stderr, flush=True)
+            print(
+                f"lockstep: {text}; resume the run to continue from its newest checkpoint", file=sys.stderr, flush=True
+            )
             self._failure = Outcome(exit_codes.PREEMPTED)
             for rank in self._ranks:
                 rank.kill()
@@ -265,10 +267,11 @@ class _Watch:
 
 
 def _end_with_stacks(ranks: Sequence[_Rank]) -> None:
-    """Let ranks print their stack traces at the same time, then kill them."""
+    """Make ranks print their stack traces one after the other, then kill them."""
     for rank in ranks:
         with suppress(ProcessLookupError):
             rank.process.send_signal(STACKS_SIGNAL)
+        time.sleep(_POLL)  # faulthandler writes line by line: traces of several ranks would be mixed
     end = time.monotonic() + STACKS_TIME
     for rank in ranks:
         with suppress(subprocess.TimeoutExpired):

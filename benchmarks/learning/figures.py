@@ -6,29 +6,29 @@ from typing import Any
 
 import numpy as np
 from aggregate import Band, Floats, curve, estimate, profile
-from table_results import Runs, TableResults
+from table_results import Runs
 
 from lockstep.report.style import BLUE, GRAY, VERMILION, axis, saved_figure
 
 PROGRAMS = (("lockstep", "lockstep", BLUE), ("sb3", "Stable-Baselines3 (zoo)", VERMILION))
-"""Field of TableResults, name and color of each program."""
+"""Key, name and color of each program."""
 _COLUMNS = 3
 _POINTS = 40
 
 
-def draw_curves(results: TableResults, path: Path) -> None:
-    """Draw the learning curves of all tasks with runs, one panel each."""
-    tasks = [name for name in results.table.tasks if name in results.lockstep]
+def draw_curves(lockstep: Mapping[str, Runs], sb3: Mapping[str, Runs], path: Path) -> None:
+    """Draw the learning curves of all tasks that lockstep has trained, one panel each."""
+    tasks, found = list(lockstep), {"lockstep": lockstep, "sb3": sb3}
     rows = -(-len(tasks) // _COLUMNS)
     with saved_figure(path, 4.0 * min(len(tasks), _COLUMNS), 2.9 * rows + 0.3) as (matplotlib, figure):
         for place, name in enumerate(tasks):
             axes = figure.add_subplot(rows, min(len(tasks), _COLUMNS), place + 1)
-            axes.axhline(results.table.tasks[name].wanted, color=GRAY, linewidth=1, linestyle="--")
+            axes.axhline(lockstep[name].task.wanted, color=GRAY, linewidth=1, linestyle="--")
             for program, label, color in PROGRAMS:
-                runs = getattr(results, program).get(name)
+                runs = found[program].get(name)
                 if runs and (curves := _drawable(runs)):
                     _draw_band(axes, *_band(curves), label, color)
-            axis(matplotlib, axes, "steps", results.table.tasks[name].steps, label=place >= len(tasks) - _COLUMNS)
+            axis(matplotlib, axes, "steps", lockstep[name].task.steps, label=place >= len(tasks) - _COLUMNS)
             axes.set_title(name, fontsize=12)
         _legend(figure)
 

@@ -1,4 +1,4 @@
-"""Results of single runs: one JSON file for each table, task and seed, `results/TABLE/TASK/SEED.json`."""
+"""Results of single runs: one JSON file for each table, task and seed, `results/TABLE/TASK/SEED.json`, or `…/TASK/unfinished/SEED.json`."""
 
 import json
 import os
@@ -21,9 +21,15 @@ def result_path(results: Path, table: str, task: str, seed: int) -> Path:
     return results / table / task / f"{seed}.json"
 
 
-def read_records(results: Path, table: str, task: str) -> list[Record]:
-    """Return the results of all seeds, by ascending seed."""
-    paths = sorted((results / table / task).glob("*.json"), key=lambda path: int(path.stem))
+def unfinished_path(results: Path, table: str, task: str, seed: int) -> Path:
+    """Return the file of the first part of a run that is not finished."""
+    return results / table / task / "unfinished" / f"{seed}.json"
+
+
+def read_records(results: Path, table: str, task: str, unfinished: bool = False) -> list[Record]:
+    """Return the results of all seeds, by ascending seed, or those of all runs that are not finished."""
+    folder = results / table / task / ("unfinished" if unfinished else "")
+    paths = sorted(folder.glob("*.json"), key=lambda path: int(path.stem))
     return [json.loads(path.read_text(encoding="utf-8")) for path in paths]
 
 

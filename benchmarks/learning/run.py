@@ -5,7 +5,8 @@
 The tables are in `tables/`. Each run is `lockstep train`, then `lockstep eval` with the most probable and with sampled
 actions. Runs that have a result are skipped, and an interrupted run is resumed: call the same command again.
 A table with variants runs each of them after the table itself, seed by seed.
-`--scale 0.01 --results DIR` tries a table with a hundredth of its budget.
+`--scale 0.01 --results DIR` tries a table with a hundredth of its budget. `--unfinished` trains nothing: it stores the learning curves of runs that
+are not finished, for tables whose runs take hours.
 """
 
 import argparse
@@ -28,6 +29,7 @@ from records import (
     summary,
     thin_curve,
     thresholds,
+    unfinished_path,
     untimed,
     write_record,
 )
@@ -143,8 +145,21 @@ def run(
         "sampled": evaluate(task, folder, sample=True),
     }
     write_record(result_path(results, table.name, task.name, seed), record if timed else untimed(record))
+    unfinished_path(results, table.name, task.name, seed).unlink(missing_ok=True)
     means = {kind: evaluation["mean"] for kind, evaluation in record["evaluation"].items()}
     return f"{task.name} seed {seed}: {means}, {record['steps']:,} steps in {record['seconds']:g} s"
+
+
+def store_unfinished(
+    table: Table, task: Task, seed: int, scale: float, ranks: int | None, timed: bool, runs: Path, results: Path
+) -> str:
+    """Store what a run that is not finished has recorded, and return a line about it. `ranks` are not used."""
+    folder = runs / f"{table.name}-{task.name}-{seed}"
+    if not (folder / "metrics.jsonl").is_file():
+        return f"{task.name} seed {seed}: not begun"
+    record = record_of(table, task, seed, scale, folder)
+    write_record(unfinished_path(results, table.name, task.name, seed), record if timed else untimed(record))
+    return f"{task.name} seed {seed}: {record['steps']:,} of {task.steps:,} steps"
 
 
 def check(table: Table, tasks: list[Task], scale: float, results: Path) -> None:
@@ -174,6 +189,9 @@ def main() -> int:
         "--ranks", type=int, help="processes of each run, which change no result (default: as `lockstep train`)"
     )
     parser.add_argument("--untimed", action="store_true", help=UNTIMED_HELP)
+    parser.add_argument(
+        "--unfinished", action="store_true", help="store the learning curves of runs that are not finished"
+    )
     parser.add_argument("--out", type=Path, default=Path("runs/learning"), help="folder of the runs")
     parser.add_argument("--results", type=Path, default=RESULTS)
     parser.add_argument("--scale", type=float, default=1.0, help="fraction of the budget; needs --results")
@@ -191,7 +209,7 @@ def main() -> int:
     seeds = arguments.seeds or range(max(task.seeds for _, task in chosen))
     work = [
         partial(
-            run,
+            store_unfinished if arguments.unfinished else run,
             table,
             task,
             seed,

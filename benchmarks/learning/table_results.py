@@ -68,6 +68,8 @@ class TableResults:
     table: Table
     lockstep: dict[str, Runs]
     sb3: dict[str, Runs]
+    unfinished: dict[str, Runs]
+    """Runs of lockstep that are not finished, for tasks without a result."""
 
     def pooled(self, program: str) -> list[list[float]]:
         """Return the normalized scores of all tasks, equally many for each, or nothing if a task has fewer than `POOLED_SEEDS` runs."""
@@ -99,17 +101,23 @@ def read_results(table: Table, results: Path) -> TableResults:
         if task.environment not in random_scores:
             raise ValueError(f"{task.environment} has no random score: run random_scores.py first")
 
+    def runs_of(name: str, records: Sequence[Record]) -> Runs:
+        return Runs(table.tasks[name], records, random_scores[table.tasks[name].environment]["mean"])
+
     def runs(folders: Sequence[str]) -> dict[str, Runs]:
         found = {
             name: next(filter(None, (read_records(results, folder, name) for folder in folders)), [])
             for name in table.tasks
         }
-        return {
-            name: Runs(table.tasks[name], records, random_scores[table.tasks[name].environment]["mean"])
-            for name, records in counted(table, found).items()
-        }
+        return {name: runs_of(name, records) for name, records in counted(table, found).items()}
 
-    return TableResults(table, runs([table.name]), runs([f"{table.name}-sb3", f"{table.baseline}-sb3"]))
+    lockstep = runs([table.name])
+    unfinished = {
+        name: runs_of(name, records)
+        for name in table.tasks
+        if name not in lockstep and (records := read_records(results, table.name, name, unfinished=True))
+    }
+    return TableResults(table, lockstep, runs([f"{table.name}-sb3", f"{table.baseline}-sb3"]), unfinished)
 
 
 def compared(results: Sequence[TableResults]) -> dict[str, tuple[Runs, Runs]]:

@@ -38,11 +38,11 @@ def section(table: Table, folder: Path, page: Path) -> str:
         ]
     if table.variants:
         return "\n".join([*lines, *variant_rows(table, folder)])
-    if not results.lockstep:
-        return "\n".join([*lines, *_definitions(results), "", "No results yet."])
-    lines += [*_returns(results), "", *_speed(results), ""]
     curves, profiles = (page.parent / "learning" / f"{table.name}-{kind}.svg" for kind in ("curves", "profiles"))
-    draw_curves(results, curves)
+    if not results.lockstep:
+        return "\n".join([*lines, *_definitions(results), "", *_unfinished(results, curves)])
+    lines += [*_returns(results), "", *_speed(results), ""]
+    draw_curves(results.lockstep, results.sb3, curves)
     lines.append(f"![Learning curves of {table.name}](learning/{curves.name})")
     if pooled := results.pooled("lockstep"):
         draw_profiles({"lockstep": pooled, "sb3": results.pooled("sb3")}, profiles)
@@ -60,6 +60,22 @@ def _definitions(results: TableResults) -> list[str]:
         for task in results.table.tasks.values()
     ]
     return ["| task | steps | seeds | bar | wanted |", "| --- | ---: | ---: | ---: | ---: |", *rows]
+
+
+def _unfinished(results: TableResults, curves: Path) -> list[str]:
+    """Return lines about runs that are not finished, and draw their learning curves."""
+    if not results.unfinished:
+        return ["No results yet."]
+    draw_curves(results.unfinished, {}, curves)
+    lines = ["No run is finished. So far:", ""]
+    for name, runs in results.unfinished.items():
+        for record in runs.records:
+            steps, mean = (values[-1] for values in record["curve"].values())
+            lines.append(
+                f"- {name}, seed {record['seed']}: {record['steps']:,} of {runs.task.steps:,} steps. The mean return of the training episodes of the last "
+                f"interval of the curve, which ends at {steps:,} steps, is {number(mean)}."
+            )
+    return [*lines, "", f"![Learning curves of {results.table.name}](learning/{curves.name})"]
 
 
 def _returns(results: TableResults) -> list[str]:

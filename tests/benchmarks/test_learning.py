@@ -156,6 +156,33 @@ def test_a_page_gets_its_tables_and_figures(learning: SimpleNamespace, tmp_path:
     assert (page.read_text(), (tmp_path / "learning" / "default-mujoco-curves.svg").read_bytes()) == (text, first)
 
 
+def test_runs_that_are_not_finished_are_shown_until_a_result_is_stored(
+    learning: SimpleNamespace, tmp_path: Path
+) -> None:
+    import run
+
+    table, results = learning.tasks.read_table("atari"), tmp_path / "results"
+    task, folder = table.tasks["Pong"], tmp_path / "runs" / "atari-Pong-0"
+    store = (table, task, 0, 1.0, None, False, folder.parent, results)
+    assert run.store_unfinished(*store) == "Pong seed 0: not begun"
+    folder.mkdir(parents=True)
+    rows = [
+        {"env_steps": steps, "seconds": steps / 1000, "episodes": 1, "return_mean": steps / 1e5, "digest": "d"}
+        for steps in range(100_000, 2_000_001, 100_000)
+    ]
+    (folder / "metrics.jsonl").write_text("".join(json.dumps({**row, "return_mean_20": None}) + "\n" for row in rows))
+    (folder / "config.json").write_text('{"env": {"engine": "ale"}}')
+    (folder / "environment.json").write_text('{"packages": {}, "git": null}')
+    run.beside(folder, ".json").write_text("{}")
+    assert run.store_unfinished(*store) == "Pong seed 0: 2,000,000 of 10,000,000 steps"
+    text = learning.tables.section(table, results, tmp_path / "learning.md")
+    assert "- Pong, seed 0: 2,000,000 of 10,000,000 steps." in text
+    assert "which ends at 2,000,000 steps, is 20." in text
+    assert (tmp_path / "learning" / "atari-curves.svg").exists()
+    write_results(learning, results, "atari", task, [20.0])
+    assert "not finished" not in learning.tables.section(table, results, tmp_path / "learning.md")
+
+
 def test_runs_without_times_count_for_returns_and_steps_only(learning: SimpleNamespace, tmp_path: Path) -> None:
     task = learning.tasks.read_table("default-mujoco").tasks["Ant-v5"]
     write_results(learning, tmp_path, "default-mujoco", task, [task.bar, task.bar])

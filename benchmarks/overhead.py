@@ -4,7 +4,8 @@
 
 Every run is a command with default settings in its own terminal: with the live view, TensorBoard, metrics.jsonl, digests and checkpoints. All of these are in
 the phase `record`; its fraction of the time of all iterations is reported. The start is measured from the shell prompt to the first line of metrics.jsonl, with
-kernels in the cache. Memory is the peak over all ranks. The runs of all workloads are interleaved.
+kernels in the cache. Memory is the peak over all ranks. The runs of all workloads are interleaved. One workload also runs with `--restarts 0`: without the
+process that watches the heartbeats of the rank.
 """
 
 import argparse
@@ -13,6 +14,7 @@ import json
 import os
 import platform
 import pty
+import statistics
 import subprocess
 import sys
 import tempfile
@@ -21,16 +23,19 @@ import time
 from functools import partial
 from pathlib import Path
 
-from lockstep.bench.repeats import Spread, interleave, spread
+from lockstep.bench.repeats import Spread, interleave, ratios, spread
 from lockstep.bench.training import peaks
 from lockstep.bench.workloads import PLAIN
 from lockstep.run.environment import describe_environment
 
 WIDE = " ".join(("--rollout.steps 256 --ppo.epochs 4 --ppo.minibatches 4", *PLAIN))
+SUPERVISED = "CartPole-v1, 8 × 256"
+ALONE = f"{SUPERVISED}, `--restarts 0`"
 WORKLOADS = {
     "`cartpole`, the preset": ("cartpole", 1),
     "CartPole-v1, defaults": ("--env CartPole-v1 --total-steps {steps}", 1),
-    "CartPole-v1, 8 × 256": (f"--env CartPole-v1 {WIDE} --env.count 8 --total-steps {{steps}}", 1),
+    SUPERVISED: (f"--env CartPole-v1 {WIDE} --env.count 8 --total-steps {{steps}}", 1),
+    ALONE: (f"--env CartPole-v1 {WIDE} --env.count 8 --total-steps {{steps}} --restarts 0", 1),
     "CartPole-v1, 16 × 256, 2 ranks": (
         f"--env CartPole-v1 {WIDE} --env.count 16 --plan.shards 2 --total-steps {{steps}}",
         2,
@@ -41,11 +46,12 @@ WORKLOADS = {
 
 @dataclasses.dataclass(frozen=True)
 class Cost:
-    """Fraction of the phase `record`, seconds to the first update, and peak memory of a rank in MiB, of one run."""
+    """Fraction of the phase `record`, seconds to the first update, peak memory of a rank in MiB, and median seconds per iteration, of one run."""
 
     record_share: float
     first_update: float
     peak_memory: float
+    iteration: float
 
 
 def cost(flags: str, ranks: int) -> Cost:
@@ -73,7 +79,8 @@ def cost(flags: str, ranks: int) -> Cost:
         assert process.returncode == 0, f"lockstep train {' '.join(words)} ended with {process.returncode}"
         rows = [json.loads(line) for line in metrics.read_text().splitlines()]
         os.close(terminal)
-    return Cost(sum(row["t_record"] for row in rows) / sum(row["t_iter"] for row in rows), first, peak / 2**20)
+    seconds = [row["t_iter"] for row in rows]
+    return Cost(sum(row["t_record"] for row in rows) / sum(seconds), first, peak / 2**20, statistics.median(seconds))
 
 
 def drain(terminal: int) -> None:
@@ -85,8 +92,8 @@ def drain(terminal: int) -> None:
         pass
 
 
-def page(results: dict[str, dict[str, Spread]], machine: str) -> str:
-    """Return the Markdown page."""
+def page(results: dict[str, dict[str, Spread]], supervision: Spread, machine: str) -> str:
+    """Return the Markdown page. `supervision` is the ratio of the times of an iteration with and without the watching process."""
     lines = [
         "# Overhead of a run",
         "",
@@ -104,10 +111,15 @@ def page(results: dict[str, dict[str, Spread]], machine: str) -> str:
             for template, values in zip(
                 ("{:.1%} ({:.1%} … {:.1%})", "{:.2f} s ({:.2f} … {:.2f})", "{:.0f} MiB ({:.0f} … {:.0f})"),
                 costs.values(),
-                strict=True,
+                strict=False,
             )
         ]
         lines.append(f"| {workload} | " + " | ".join(cells) + " |")
+    lines += [
+        "",
+        f"An iteration of {SUPERVISED} takes {supervision.median:.3f} ({supervision.least:.3f} … {supervision.most:.3f}) times as long with the process that watches",
+        "the rank, which restarts it after faults, as with `--restarts 0`: medians of the ratios within each repeat.",
+    ]
     return "\n".join(lines) + "\n"
 
 
@@ -138,7 +150,8 @@ def main() -> None:
         "runs": {workload: [dataclasses.asdict(run) for run in finished] for workload, finished in results.items()},
     }
     arguments.out.write_text(json.dumps(record, indent=1) + "\n")
-    arguments.out.with_suffix(".md").write_text(page(costs, machine))
+    supervision = ratios(*([run.iteration for run in results[name]] for name in (SUPERVISED, ALONE)))
+    arguments.out.with_suffix(".md").write_text(page(costs, supervision, machine))
 
 
 if __name__ == "__main__":

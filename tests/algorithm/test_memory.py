@@ -171,10 +171,10 @@ def test_recomputed_states_use_the_current_weights() -> None:
             for recompute in (False, True)
         )
         stored_states = rollout.states.flatten(0, 1)
-        assert torch.equal(recomputed_batch.initial_states(0), stored_states)
+        assert torch.equal(recomputed_batch.initial_states(recomputed_batch, 0), stored_states)
         agent.flat.buffer *= 1.1
-        assert torch.equal(stored_batch.initial_states(1), stored_states)
-        found = recomputed_batch.initial_states(1).view_as(rollout.states)
+        assert torch.equal(stored_batch.initial_states(stored_batch, 1), stored_states)
+        found = recomputed_batch.initial_states(recomputed_batch, 1).view_as(rollout.states)
         assert torch.equal(found[0], rollout.states[0]), "the first is what was carried over"
         state, expected = rollout.states[0], []
         for t in range(STEPS):

@@ -83,10 +83,10 @@ def test_targets_of_the_intrinsic_head_are_recomputed() -> None:
     batch = prepare(rollouts_of(agent), ITERATION, 0.0)
     assert batch.recompute is not None
     targets, values = (column.clone() for column in agent.layout.intrinsic_values(batch.rows))
-    batch.recompute(1)
+    batch.recompute(batch, 1)
     assert agent.layout.intrinsic_values(batch.rows)[0] == pytest.approx(targets, abs=1e-12)  # the weights are the same
     perturb(agent)
-    batch.recompute(1)
+    batch.recompute(batch, 1)
     assert (agent.layout.intrinsic_values(batch.rows)[0] - targets).abs().max() > 1e-3
     assert torch.equal(agent.layout.intrinsic_values(batch.rows)[1], values)
 

@@ -182,11 +182,11 @@ class Batch:
     """True if the loss needs images of next observations."""
     starts: Tensor | None = None
     """`[microbatches, E, M, n]`: numbers of initial states, for a policy with memory."""
-    initial_states: Callable[[int], Tensor] | None = None
-    """Function from an epoch to the initial states `[R / L, S]` of all sequences, for a policy with memory."""
-    recompute: Callable[[int], None] | None = None
-    """Function that recomputes the advantages and value targets of the rows with the current weights, and the statistics of the
-    minibatches of an epoch (`ppo.recompute_advantages`)."""
+    initial_states: Callable[["Batch", int], Tensor] | None = None
+    """Function from this batch and an epoch to the initial states `[R / L, S]` of all sequences, for a policy with memory."""
+    recompute: Callable[["Batch", int], None] | None = None
+    """Function of this batch and an epoch that recomputes the advantages and value targets of the rows with the current weights, and the
+    statistics of the minibatches of the epoch (`ppo.recompute_advantages`)."""
 
     def minibatches(self) -> Iterator[Minibatch]:
         """Iterate over all minibatches, epoch by epoch."""
@@ -197,7 +197,7 @@ class Batch:
     def begin_epoch(self, epoch: int) -> None:
         """Recompute advantages and `advantage_statistics`, if the config says so; to be called before `minibatches_of`."""
         if epoch > 0 and self.recompute is not None:
-            self.recompute(epoch)
+            self.recompute(self, epoch)
 
     def minibatches_of(self, epoch: int) -> Iterator[Minibatch]:
         """Iterate over the minibatches of an epoch."""
@@ -221,7 +221,7 @@ class Batch:
     def _states(self, epoch: int) -> list[Sequence[Tensor]] | None:
         if self.initial_states is None or self.starts is None:
             return None
-        states = self.initial_states(epoch)
+        states = self.initial_states(self, epoch)
         return [states[microbatch[epoch]].unbind(0) for microbatch in self.starts]
 
     def _images(self, microbatch: int, epoch: int, number: int, following: bool = False) -> Tensor | None:

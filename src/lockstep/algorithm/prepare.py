@@ -81,7 +81,8 @@ class Preparation:
             self._metrics(total, statistics[0, :, 0].sum(), progress),
         )
         if self._config.recompute_advantages:
-            batch.recompute = partial(self._recompute, batch, samples.rows, order, rollouts, bonuses, progress)
+            # without the batch, which would keep its memory until the garbage collector looks for cycles
+            batch.recompute = partial(self._recompute, samples.rows, order, rollouts, bonuses, progress)
         self._add_images(batch, samples, environments)
         self._add_states(batch, samples, starts, environments)
         return batch
@@ -167,12 +168,12 @@ class Preparation:
 
     def _recompute(
         self,
-        batch: Batch,
         rows: Tensor,
         order: Tensor,
         rollouts: Sequence[Rollout],
         bonuses: Sequence[Bonus | None],
         progress: float,
+        batch: Batch,
         epoch: int,
     ) -> None:
         """Recompute advantages and value targets before an epoch, with the current critic (Andrychowicz et al. 2021, arXiv:2006.05990,
@@ -203,10 +204,10 @@ class Preparation:
         if self._agent.state_size:
             device = self._agent.device
             batch.starts = starts.to(device)
-            batch.initial_states = partial(self._initial_states, batch, samples.states.to(device), environments)
+            batch.initial_states = partial(self._initial_states, samples.states.to(device), environments)
 
     @torch.no_grad()
-    def _initial_states(self, batch: Batch, states: Tensor, count: int, epoch: int) -> Tensor:
+    def _initial_states(self, states: Tensor, count: int, batch: Batch, epoch: int) -> Tensor:
         """Return the initial states `[R / L, S]` of all sequences for an epoch, from the `states` `[shards, T / L × B, S]` that were stored
         while collecting.
 

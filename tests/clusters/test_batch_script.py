@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from lockstep.clusters.batch_script import array_script, batch_script, write_array
+from lockstep.clusters.batch_script import _seconds, array_script, batch_script, write_array
 from lockstep.clusters.job import Job, Runs
 from lockstep.run.folder import RunFolder
 
@@ -141,7 +141,7 @@ def test_paths_of_any_characters_are_quoted(tmp_path: Path) -> None:
         (
             [2],
             {"time": "3:30"},
-            "--job time is '3:30': Slurm reads it as minutes, and ranks stop 120 seconds before its end; use at least 5, or "
+            "--job time is '3:30': Slurm reads a number as minutes, and ranks stop 120 seconds before its end; use at least 5, or "
             "hours:minutes:seconds",
         ),
     ],
@@ -152,3 +152,24 @@ def test_options_that_can_not_work_are_refused(
     with pytest.raises(ValueError) as caught:  # noqa: PT011
         batch_script(job(tmp_path, sizes, **options))
     assert str(caught.value) == error
+
+
+@pytest.mark.parametrize(
+    ("time", "seconds"),
+    [
+        *(("0", 0), ("7", 420), ("3:30", 210), ("00:04:00", 240), ("1-0", 86_400), ("1-1:30", 91_800)),
+        *(("2-00:00:05", 172_805), ("UNLIMITED", None), ("", None)),
+    ],
+)
+def test_time_limits_have_the_meaning_that_slurm_gives_them(time: str, seconds: int | None) -> None:
+    assert _seconds(time) == seconds
+
+
+@pytest.mark.parametrize("time", ["0", "5", "00:05:00", "1-0", "UNLIMITED"])
+def test_long_and_unlimited_times_are_accepted(tmp_path: Path, time: str) -> None:
+    assert f"time={time}" in directives(batch_script(job(tmp_path, [1], time=time)))
+
+
+def test_short_time_in_hours_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="--job time is '00:04:00'"):
+        batch_script(job(tmp_path, [1], time="00:04:00"))

@@ -53,6 +53,15 @@ def test_manifest_follows_the_schema_and_leaves_nothing_behind(
         kubernetes_validate.validate(misspelled, "1.37", strict=True)
 
 
+def test_single_rank_does_not_restart_itself_if_there_are_no_restarts(capsys: pytest.CaptureFixture[str]) -> None:
+    def arguments(*words: str) -> list[str]:
+        (container,) = manifest(capsys, *JOB, "--ranks", "1", *words)["spec"]["template"]["spec"]["containers"]
+        return container["args"]
+
+    assert arguments("--restarts", "0")[-2:] == ["--restarts", "0"]
+    assert "--restarts" not in arguments("--restarts", "3")
+
+
 @pytest.mark.parametrize(
     ("words", "error"),
     [

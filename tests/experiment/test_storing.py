@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from lockstep.experiment.storing import store_rest
-from lockstep.run.folder import RunFolder
+from lockstep.experiment.storing import check_stored, fetch_if_missing, store_rest
+from lockstep.run.folder import RunFolder, RunInUse
 from lockstep.run.settings import RunConfig
 from lockstep.store.mirror import STORED
 
@@ -22,3 +22,42 @@ def test_run_folder_that_cannot_be_written_is_reported_in_one_line(tmp_path: Pat
     with pytest.raises(ValueError, match=r"^run\.store: .*Is a directory") as caught:
         store_rest(folder, config)
     assert "\n" not in str(caught.value)
+
+
+def stored_run(tmp_path: Path) -> RunConfig:
+    """Return the config of a run that is only in the storage."""
+    storage = tmp_path / "storage"
+    (storage / "run").mkdir(parents=True)
+    (storage / "run" / "config.json").write_text("{}")
+    return RunConfig(store=f"file://{storage}", name="run", folder=str(tmp_path / "runs"))
+
+
+def test_run_that_another_process_downloads_is_in_use(tmp_path: Path) -> None:
+    config, folder = stored_run(tmp_path), RunFolder(tmp_path / "runs" / "run")
+    folder.path.mkdir(parents=True)
+    with folder.locked(), pytest.raises(RunInUse):
+        fetch_if_missing(config, resume=True)
+    assert not [*folder.path.iterdir()]
+    fetch_if_missing(config, resume=True)
+    assert (folder.path / "config.json").read_text() == "{}"
+
+
+def test_run_that_was_downloaded_meanwhile_is_left_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    config, folder = stored_run(tmp_path), RunFolder(tmp_path / "runs" / "run")
+    lock = RunFolder.lock
+
+    def lock_late(folder: RunFolder) -> None:
+        (folder.path / "config.json").write_text("of the other process")
+        lock(folder)
+
+    monkeypatch.setattr(RunFolder, "lock", lock_late)
+    fetch_if_missing(config, resume=True)
+    assert (folder.path / "config.json").read_text() == "of the other process"
+
+
+def test_other_objects_of_the_storage_are_no_checkpoints(tmp_path: Path) -> None:
+    config = stored_run(tmp_path)
+    folder = RunFolder.create(tmp_path / "runs" / "run", {}, {})
+    (tmp_path / "storage" / "run" / "tb").mkdir()
+    (tmp_path / "storage" / "run" / "tb" / "state.json").write_text("{}")
+    check_stored(folder, config)

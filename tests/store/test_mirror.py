@@ -12,6 +12,7 @@ from lockstep.run.checkpoint_writer import CheckpointWriter, remove_old_checkpoi
 from lockstep.run.folder import RunFolder
 from lockstep.run.manifest import verify
 from lockstep.store import mirror as mirror_module
+from lockstep.store import remote as remote_module
 from lockstep.store.fetch import fetch, fetch_named, is_stored
 from lockstep.store.mirror import OWNER, Mirror, newest_stored
 from lockstep.store.remote import RemoteRun, StoreFailed, check_address
@@ -387,3 +388,10 @@ def test_download_after_one_that_was_killed_while_it_moved_the_files(
     fetch(RemoteRun(store, "one"), target)
     assert (target / "config.json").exists()
     assert RunFolder(target).checkpoints() == folder.checkpoints()
+
+
+def test_addresses_of_azure_name_the_account(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(remote_module, "_file_system_class", lambda address: None)
+    check_address("abfs://container@account.dfs.core.windows.net/runs")
+    with pytest.raises(ValueError, match="a user name or a password"):
+        check_address("s3://user:password@bucket/runs")

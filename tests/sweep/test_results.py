@@ -72,3 +72,11 @@ def test_a_table_stays_narrow(tmp_path: Path) -> None:
 
 def test_a_run_that_ended_with_code_0_before_its_last_iteration_has_failed(tmp_path: Path) -> None:
     assert run_row(member(tmp_path, 1, 0.2, None, checkpoint=False), 0)["state"] == FAILED
+
+
+def test_broken_line_of_metrics_is_left_out(tmp_path: Path) -> None:
+    """A crash of the host may leave one, and a single run must not end the whole sweep."""
+    run = member(tmp_path, 1, 0.2, 10.0)
+    with (run.folder.path / "metrics.jsonl").open("a") as file:
+        file.write("\0\0\0\n")
+    assert run_row(run, 0)["return"] == 10.0

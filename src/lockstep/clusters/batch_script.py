@@ -125,6 +125,18 @@ def faults_file(job: Job) -> Path:
     return job.files / "slurm.faults"
 
 
+def _seconds(time: str) -> int | None:
+    """Return the seconds of a time limit in one of the forms of `sbatch --time`; None if it has another form."""
+    match = re.fullmatch(r"(?:(\d{1,9})-)?(\d{1,9})(?::(\d{1,9}))?(?::(\d{1,9}))?", time)
+    if match is None:
+        return None
+    days, *fields = (int(field) for field in match.groups(default="0"))
+    if match[1] is None and match[4] is None:  # MINUTES or MINUTES:SECONDS
+        fields = [0, *fields[:2]]
+    hours, minutes, seconds = fields
+    return ((24 * days + hours) * 60 + minutes) * 60 + seconds
+
+
 def _check(options: Mapping[str, str], sizes: Sequence[int]) -> tuple[int | None, int]:
     """Return the number of nodes, None if Slurm is to choose it, and the number of ranks per node."""
     for name, value in options.items():
@@ -134,10 +146,10 @@ def _check(options: Mapping[str, str], sizes: Sequence[int]) -> tuple[int | None
             raise ValueError(f"--job {name} is {value!r}: it must be printable text")
         if name in ("nodes", "cpus-per-task") and not re.fullmatch(r"[1-9]\d{0,5}", value):
             raise ValueError(f"--job {name} is {value!r}: it must be a whole number, at least 1")
-    minutes = re.fullmatch(r"(\d{1,9})(:\d+)?", options.get("time", ""))
-    if minutes and int(minutes[1]) < _LEAST_MINUTES:
+    seconds = _seconds(options.get("time", ""))
+    if seconds is not None and 0 < seconds < 60 * _LEAST_MINUTES:  # Slurm reads 0 as no limit
         raise ValueError(
-            f"--job time is {minutes[0]!r}: Slurm reads it as minutes, and ranks stop {_NOTICE} seconds before its end; "
+            f"--job time is {options['time']!r}: Slurm reads a number as minutes, and ranks stop {_NOTICE} seconds before its end; "
             f"use at least {_LEAST_MINUTES}, or hours:minutes:seconds"
         )
     nodes, largest = options.get("nodes"), sizes[0]

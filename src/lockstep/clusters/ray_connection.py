@@ -90,4 +90,4 @@ def fitting(resources: Mapping[str, float]) -> int:
     import ray
 
     nodes = [node["Resources"] for node in ray.nodes() if node["Alive"]]
-    return sum(min(int(node.get(name, 0) // number) for name, number in resources.items()) for node in nodes)
+    return sum(min(int(node.get(name, 0) / number + 1e-9) for name, number in resources.items()) for node in nodes)

@@ -47,9 +47,10 @@ class Request:
             fields.setdefault("run", {})["name"] = path.name
             fields.setdefault("plan", {}).setdefault("shards", self.resolved.plan.shards)
         fields.setdefault("runtime", {}).setdefault("rendezvous", f"file://{rendezvous_file}")
+        once = [] if self.restarts else ["--restarts", "0"]  # a single rank would otherwise restart itself
         if self.existing is not None:
-            return ["resume", str(path), *as_flags(fields)]
-        return ["train", *([self.preset] if self.preset else []), *as_flags(fields), "--resume"]
+            return ["resume", str(path), *as_flags(fields), *once]
+        return ["train", *([self.preset] if self.preset else []), *as_flags(fields), "--resume", *once]
 
 
 @contextmanager

@@ -18,8 +18,9 @@ __all__ = ["check_store_of_run", "check_stored", "fetch_if_missing", "store_rest
 def fetch_if_missing(config: RunConfig, resume: bool) -> None:
     """Download the run that `run.name` names if it is in the storage and not in `run.folder`, before it is opened or created.
 
-    Another process that still trains the run does not write to the storage any more. Raises ValueError, in one line, if the storage can't
-    be used, or has a run of this name although `resume` is False.
+    Another process that still trains the run on another machine does not write to the storage any more. Raises RunInUse if a process of this
+    machine downloads or trains the run, and ValueError, in one line, if the storage can't be used, or has a run of this name although `resume`
+    is False.
     """
     if config.store is None:
         return
@@ -34,9 +35,17 @@ def fetch_if_missing(config: RunConfig, resume: bool) -> None:
         raise ValueError(
             f"run.store: {remote.address} is a run already; continue it with --resume, or choose another --name"
         )
+    if not stored:
+        with _one_line():
+            take_over(remote)
+        return
     with _one_line():
-        take_over(remote)
-    if stored:
+        path.mkdir(parents=True, exist_ok=True)
+    with RunFolder(path).locked():
+        if (path / "config.json").is_file():  # another process has downloaded it meanwhile
+            return
+        with _one_line():
+            take_over(remote)
         fetch(remote, path)
         print(f"downloaded {remote.address} to {path}", file=sys.stderr, flush=True)
 
@@ -63,7 +72,10 @@ def check_stored(folder: RunFolder, config: RunConfig) -> None:
     remote = RemoteRun(config.store, folder.path.name)
     with _one_line():
         names = remote.sizes()
-    stored = max((int(Path(name).parent.name) for name in names if name.endswith(f"/{STATE}")), default=0)
+    states = [
+        Path(name).parent.name for name in names if name.startswith("checkpoints/") and name.endswith(f"/{STATE}")
+    ]
+    stored = max((int(number) for number in states if number.isdecimal()), default=0)
     newest = max(folder.checkpoints(), default=0)
     if stored > newest:
         raise ValueError(

@@ -96,5 +96,4 @@ def _write(path: Path, content: bytes) -> None:
     try:
         write_atomically(path, content)
     except OSError as error:
-        path.with_name(f".{path.name}.partial").unlink(missing_ok=True)
         raise ValueError(f"--out is {path}, which can't be written: {error.strerror}") from None

@@ -31,6 +31,10 @@ class StoreFailed(RuntimeError):
     """The object storage can't be used. The message is one line."""
 
 
+_CONTAINER_AT_ACCOUNT = ("abfs", "abfss", "wasb", "wasbs")
+"""Protocols of Azure, whose addresses have the form abfs://CONTAINER@ACCOUNT/PATH."""
+
+
 def is_address(text: str) -> bool:
     """Return True for text of the form PROTOCOL://PATH."""
     return _ADDRESS.fullmatch(text) is not None
@@ -42,7 +46,7 @@ def check_address(address: str) -> None:
         raise ValueError(
             f"run.store is {address!r}: it must be the address of a folder in object storage, such as s3://BUCKET/FOLDER"
         )
-    if "@" in urlsplit(address).netloc:
+    if "@" in urlsplit(address).netloc and urlsplit(address).scheme.lower() not in _CONTAINER_AT_ACCOUNT:
         raise ValueError(
             "run.store has a user name or a password in it: set credentials as the storage's client expects them, such as AWS_ACCESS_KEY_ID"
         )

@@ -20,7 +20,7 @@ _WIDTH = 80
 
 def run_row(member: Member, code: int | None) -> Row:
     """Return the result of a run. `code` is the exit code of its process, or None if no process was started for it this time."""
-    metrics = member.folder.metrics()
+    metrics = member.folder.readable_metrics()
     last: Mapping[str, Any] = metrics[-1] if metrics else {}
     if member.folder.why_pruned() is not None:
         state = PRUNED

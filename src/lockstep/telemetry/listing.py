@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, get_args
@@ -119,5 +120,7 @@ def state_of(folder: RunFolder) -> tuple[State, str]:
 
 def _age(folder: RunFolder) -> float:
     metrics = folder.path / "metrics.jsonl"
-    path = metrics if metrics.exists() else folder.path / "config.json"
-    return max(0.0, time.time() - path.stat().st_mtime)
+    for path in (metrics, folder.path / "config.json"):
+        with suppress(OSError):  # the run may be deleted meanwhile
+            return max(0.0, time.time() - path.stat().st_mtime)
+    return 0.0

@@ -1,6 +1,7 @@
 """Telemetry of a run: all loggers of rank 0 behind one interface."""
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import ExitStack
 from functools import partial
 from time import perf_counter
 
@@ -126,5 +127,6 @@ class Recorder:
 
     def close(self) -> None:
         """See `Telemetry.close`. Raises StoreFailed as `StoreSidecar.close` does."""
-        for logger in self._loggers:
-            logger.close()
+        with ExitStack() as stack:  # all of them, whatever fails
+            for logger in reversed(self._loggers):
+                stack.callback(logger.close)

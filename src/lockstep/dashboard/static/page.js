@@ -45,8 +45,10 @@ async function update() {
   const chosen = table.chosen;
   for (const key of curves.keys()) if (!chosen.some((run) => run.key === key)) curves.delete(key);
   showChips(chosen);
-  await Promise.all(chosen.map(read));
-  show();
+  const results = await Promise.allSettled(chosen.map(read));
+  show(); // the curves of all other runs, if one was deleted meanwhile
+  const failed = results.find(({ status }) => status === "rejected");
+  if (failed) throw failed.reason;
 }
 
 function show() {

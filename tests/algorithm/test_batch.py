@@ -99,9 +99,10 @@ def test_minibatches_of_images() -> None:
 
 
 def test_initial_states_of_every_epoch() -> None:
-    starts = torch.tensor([[[[1], [0]], [[0], [1]]]])  # two sequences of two steps, one per minibatch
+    sequence_numbers = torch.tensor([[[[1], [0]], [[0], [1]]]])  # two sequences of two steps, one per minibatch
     batch = batch_of(
-        starts=starts, initial_states=lambda batch, epoch: torch.tensor([[10.0 * epoch], [10.0 * epoch + 1]])
+        sequence_numbers=sequence_numbers,
+        initial_states=lambda batch, epoch: torch.tensor([[10.0 * epoch], [10.0 * epoch + 1]]),
     )
     assert [minibatch.microbatches[0].states.tolist() for minibatch in batch.minibatches()] == [
         [[1]],

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from lockstep.clusters.batch_script import _seconds, array_script, batch_script, write_array
-from lockstep.clusters.job import Job, Runs
+from lockstep.clusters.job import Job, SweepJob
 from lockstep.run.folder import RunFolder
 
 
@@ -51,7 +51,7 @@ def test_script_requests_ranks_and_options_and_is_put_back_into_the_queue(tmp_pa
 def test_task_of_an_array_trains_its_run(tmp_path: Path) -> None:
     folder = RunFolder(tmp_path / "a 'sweep'")
     words = {name: ["train", "cartpole", "--name", name, "--env.options", '{"a b": "$x"}'] for name in ("one", "two")}
-    runs = Runs(folder, words, 2, 3, 4, {"partition": "cpu"})
+    runs = SweepJob(folder, words, 2, 3, 4, {"partition": "cpu"})
     runs.files.mkdir(parents=True)
     stale = runs.files / "two.faults"
     stale.touch()

@@ -1,4 +1,4 @@
-"""Runs on a real Slurm cluster of two nodes: the digests of one process, also after requeues and faults."""
+"""SweepJob on a real Slurm cluster of two nodes: the digests of one process, also after requeues and faults."""
 
 import os
 import signal

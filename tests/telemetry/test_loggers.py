@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from lockstep.telemetry.loggers import JsonLines, TensorBoard, Tolerant
+from lockstep.telemetry.loggers import JsonLines, OptionalLogger, TensorBoard
 
 
 class FailingLogger:
@@ -34,7 +34,7 @@ class FailingLogger:
 
 @pytest.mark.parametrize("failing", ["init", "write", "flush", "close"])
 def test_a_failing_logger_is_reported_once_and_dropped(failing: str, capsys: pytest.CaptureFixture[str]) -> None:
-    logger = Tolerant("Fragile", lambda: FailingLogger(failing))
+    logger = OptionalLogger("Fragile", lambda: FailingLogger(failing))
     for _ in range(2):
         logger.write({"env_steps": 1})
         logger.flush()
@@ -51,7 +51,7 @@ def test_a_full_disk_is_reported_once(tmp_path: Path, capsys: pytest.CaptureFixt
         made.append(TensorBoard(tmp_path, 1, {}))
         return made[0]
 
-    logger = Tolerant("TensorBoard", make)
+    logger = OptionalLogger("TensorBoard", make)
     os.close(made[0]._events._file)
     made[0]._events._file = os.open("/dev/full", os.O_WRONLY)
     for step in range(1, 4):

@@ -80,7 +80,7 @@ class NumpyActor:
         policy: NumpyPolicy,
         distribution: Distribution,
         normalize: ArrayTransform,
-        fit: ArrayTransform,
+        bound_actions: ArrayTransform,
         noise: NDArray[Any],
         actions: NDArray[Any],
         value: Callable[[Tensor], Tensor],
@@ -88,7 +88,7 @@ class NumpyActor:
     ) -> None:
         """Create the actor of one rollout of `policy` with action `distribution`.
 
-        `normalize` normalizes observations `[B, O]`; `fit` maps actions as a rollout stores them, `[B]` or `[B, A]`, into the bounds of the
+        `normalize` normalizes observations `[B, O]`; `bound_actions` maps actions as a rollout stores them, `[B]` or `[B, A]`, into the bounds of the
         environments. `noise` is `[T, B, …]`, as the distribution needs it; `actions`, `[T, B]` or `[T, B, A]`, is filled. A policy has either a
         `memory` or `value`, which returns values `[…]` of observations `[…, O]`.
         """
@@ -104,7 +104,7 @@ class NumpyActor:
         self._heads = heads[:steps]
 
         def act(t: int, observations: NDArray[Any], pixels: NDArray[Any] | None = None) -> NDArray[Any]:
-            return fit(sample(t, forward(t, observations), actions[t]))
+            return bound_actions(sample(t, forward(t, observations), actions[t]))
 
         self.act: Callable[..., NDArray[Any]] = without_warnings(act)
         """See `Actor.act`."""
@@ -153,14 +153,14 @@ class TorchActor:
         self,
         step: ActingStep,
         distribution: Distribution,
-        fit: ArrayTransform,
+        bound_actions: ArrayTransform,
         noise: Tensor,
         actions: NDArray[Any],
         value: Callable[[Tensor, Tensor], Tensor],
         memory: ActingState | None,
     ) -> None:
         """Create the actor as `NumpyActor` does. `step` computes each step; noise is on the networks' device."""
-        self._step, self._distribution, self._fit = step, distribution, fit
+        self._step, self._distribution, self._bound_actions = step, distribution, bound_actions
         self._noise, self._actions, self._value, self._memory = noise, torch.from_numpy(actions), value, memory
         self._parameters: list[Tensor] = []
         self._values: list[Tensor] = []
@@ -176,7 +176,7 @@ class TorchActor:
             self._memory.reset_ended(t)
         self._parameters.append(outputs.parameters)
         self._actions[t] = outputs.actions
-        return self._fit(self._actions[t].numpy())
+        return self._bound_actions(self._actions[t].numpy())
 
     def _forward(self, t: int, observations: Tensor, pixels: Tensor | None) -> StepOutputs:
         """Compute a step with the noise of step t; update the memory, and keep the values if the policy computes them along."""

@@ -142,7 +142,7 @@ class Agent:
         return self.policy.is_mlp and not self.state_size
 
     @property
-    def has_kernels(self) -> bool:
+    def supports_kernels(self) -> bool:
         """True if the gradient is a formula, whose kernels can be interpreted on a CPU or recorded on a GPU."""
         if self.device.type != "cuda":
             return self._interpretable and self.policy.has_built_in_cores
@@ -168,8 +168,8 @@ class Agent:
         return ((observations - self._shift) * self._scale).clamp(-OBSERVATION_LIMIT, OBSERVATION_LIMIT)
 
     def use_kernels(self) -> None:
-        """Act, evaluate observations, and compute curiosity rewards by interpreted kernels, if this agent `has_kernels`."""
-        if self.device.type == "cpu" and self.has_kernels:
+        """Act, evaluate observations, and compute curiosity rewards by interpreted kernels, if this agent `supports_kernels`."""
+        if self.device.type == "cpu" and self.supports_kernels:
             kernels, bound = RowKernels(), self._bound if self.spaces.continuous_size else None
             pixel_count = self.spaces.pixel_count
             self._kernels = PolicyKernels(self.policy, self.distribution, self.normalize, bound, kernels, pixel_count)
@@ -181,15 +181,15 @@ class Agent:
         if self._kernels is not None:
             return KernelActor(self._kernels, noise, actions, self.values, memory)
         count = noise.shape[1]
-        fit = self._action_transform(count)
+        bound_actions = self._action_transform(count)
         if self._numpy_policy is None:
             drawn = torch.from_numpy(noise).to(self.device, self.dtype)
-            return TorchActor(self._step, self.distribution, fit, drawn, actions, self.values, memory)
+            return TorchActor(self._step, self.distribution, bound_actions, drawn, actions, self.values, memory)
         transform: ArrayTransform = identity
         if self.observation_statistics is not None:
             transform = normalize(self._shift.numpy(), self._scale.numpy(), OBSERVATION_LIMIT, count)
         policy = self._numpy_policy
-        return NumpyActor(policy, self.distribution, transform, fit, noise, actions, self.values, memory)
+        return NumpyActor(policy, self.distribution, transform, bound_actions, noise, actions, self.values, memory)
 
     def for_environment(self, actions: NDArray[Any]) -> NDArray[Any]:
         """Map actions `[B]` or `[B, A]` into the bounds of the environment: by tanh if the policy squashes, else by clipping."""

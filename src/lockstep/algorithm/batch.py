@@ -180,7 +180,7 @@ class Batch:
     """The images of the rows."""
     needs_next_pixels: bool = False
     """True if the loss needs images of next observations."""
-    starts: Tensor | None = None
+    sequence_numbers: Tensor | None = None
     """`[microbatches, E, M, n]`: numbers of initial states, for a policy with memory."""
     initial_states: Callable[["Batch", int], Tensor] | None = None
     """Function from this batch and an epoch to the initial states `[R / L, S]` of all sequences, for a policy with memory."""
@@ -219,10 +219,10 @@ class Batch:
             yield Minibatch(epoch, number, count, microbatches)
 
     def _states(self, epoch: int) -> list[Sequence[Tensor]] | None:
-        if self.initial_states is None or self.starts is None:
+        if self.initial_states is None or self.sequence_numbers is None:
             return None
         states = self.initial_states(self, epoch)
-        return [states[microbatch[epoch]].unbind(0) for microbatch in self.starts]
+        return [states[microbatch[epoch]].unbind(0) for microbatch in self.sequence_numbers]
 
     def _images(self, microbatch: int, epoch: int, number: int, following: bool = False) -> Tensor | None:
         if self.pixels is None:

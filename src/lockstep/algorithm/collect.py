@@ -59,7 +59,7 @@ class Shard:
         """Step and environment of the faults since the last rollout was finished; step -1 is before the first step."""
         self._set_observations(engine.reset())
         self.ended.copy_(torch.from_numpy(engine.absent))
-        self._drop_lost()
+        self._drop_episodes_of_failed_environments()
 
     def rollout(self, iteration: int) -> Rollout:
         """Return the buffer for the rollout of an iteration."""
@@ -95,9 +95,9 @@ class Shard:
             name.removeprefix("engine."): value.numpy() for name, value in state.items() if name.startswith("engine.")
         }
         self._set_observations(self.engine.restore(engine))
-        self._drop_lost()
+        self._drop_episodes_of_failed_environments()
 
-    def _drop_lost(self) -> None:
+    def _drop_episodes_of_failed_environments(self) -> None:
         """Drop the current episodes of environments that failed during the reset or the restore of the engine: their first row is a reset row."""
         for index in self.engine.lost:
             self.ended[index] = True

@@ -66,7 +66,7 @@ class OrderedGradient:
         self._config = config
         self._group = group
         self._make_kernel = make_kernel
-        self._has_kernels = agent.has_kernels and make_kernel is not eager
+        self._has_kernels = agent.supports_kernels and make_kernel is not eager
         self._block_sizes: dict[torch.Size, int] = {}
         """Rows of the blocks of microbatches, by the shapes of their rows: to compute them for every microbatch would take 5% of a small gradient."""
         self._kernels: dict[tuple[torch.Size, TrainMask], tuple[Kernel, list[tuple[torch.Size, torch.dtype]]]] = {}

@@ -56,7 +56,7 @@ class PolicyKernels:
         kernels: RowKernels,
         pixel_count: int = 0,
     ) -> None:
-        """Create those of `policy` with action `distribution`, and keep them in `kernels`. `pixel_count` is P, 0 without images.
+        """Create the kernels of `policy` and its action `distribution`. `kernels` caches those that process many rows. `pixel_count` is P, 0 without images.
 
         `normalize` normalizes observations `[N, O]`. `bound` maps actions `[N, A]` into the bounds of the environments; None: there are none.
         """

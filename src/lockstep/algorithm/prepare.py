@@ -71,8 +71,8 @@ class Preparation:
         packed = [self._pack_shard(*pair, progress) for pair in zip(rollouts, bonuses, strict=True)]
         sums = group_rows(torch.stack([shard_sums for _, shard_sums in packed]), self._options.fused)
         samples = self._samples(rollouts, [rows for rows, _ in packed])
-        starts = self._starts(samples, iteration)
-        order = sequence_rows(starts, steps * environments // samples.states.shape[1], environments)
+        sequence_numbers = self._draw_sequences(samples, iteration)
+        order = sequence_rows(sequence_numbers, steps * environments // samples.states.shape[1], environments)
         statistics, total = self._advantage_statistics(samples.rows, order, sums)
         batch = Batch(
             samples.rows.to(self._agent.device),
@@ -84,7 +84,7 @@ class Preparation:
             # without the batch, which would keep its memory until the garbage collector looks for cycles
             batch.recompute = partial(self._recompute, samples.rows, order, rollouts, bonuses, progress)
         self._add_images(batch, samples, environments)
-        self._add_states(batch, samples, starts, environments)
+        self._add_states(batch, samples, sequence_numbers, environments)
         return batch
 
     def _pack_shard(self, rollout: Rollout, bonus: Bonus | None, progress: float) -> tuple[Tensor, Tensor]:
@@ -137,13 +137,13 @@ class Preparation:
         gathered = self._group.gather(padded, "samples")
         return torch.cat([rank_rows[:count] for rank_rows, count in zip(gathered, counts, strict=True)])
 
-    def _starts(self, samples: _Samples, iteration: int) -> Tensor:
+    def _draw_sequences(self, samples: _Samples, iteration: int) -> Tensor:
         sequences = samples.states.shape[1]
         if self._options.share_data:
-            starts = self._order.shared(iteration, samples.shards * sequences, samples.shards)
+            sequence_numbers = self._order.shared(iteration, samples.shards * sequences, samples.shards)
         else:
-            starts = self._order.separate(iteration, sequences)
-        return starts.permute(1, 2, 0, 3).flatten(2).unsqueeze(0) if self._options.fused else starts
+            sequence_numbers = self._order.separate(iteration, sequences)
+        return sequence_numbers.permute(1, 2, 0, 3).flatten(2).unsqueeze(0) if self._options.fused else sequence_numbers
 
     def _advantage_statistics(self, rows: Tensor, order: Tensor, sums: Tensor) -> tuple[Tensor, Tensor]:
         """Compute count, mean and standard deviation of the advantages of every minibatch over all shards, `[E, M, 3]`, for an `order`
@@ -200,10 +200,10 @@ class Preparation:
             batch.pixels = ImageRows([images.to(self._agent.device) for images in samples.images], environments)
             batch.needs_next_pixels = curiosity is not None and curiosity.sees_images
 
-    def _add_states(self, batch: Batch, samples: _Samples, starts: Tensor, environments: int) -> None:
+    def _add_states(self, batch: Batch, samples: _Samples, sequence_numbers: Tensor, environments: int) -> None:
         if self._agent.state_size:
             device = self._agent.device
-            batch.starts = starts.to(device)
+            batch.sequence_numbers = sequence_numbers.to(device)
             batch.initial_states = partial(self._initial_states, samples.states.to(device), environments)
 
     @torch.no_grad()

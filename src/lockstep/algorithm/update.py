@@ -113,7 +113,7 @@ class Update:
         Kernels with images on a GPU are made when they are first used.
         """
         agent, config = self.agent, self._config
-        made = self._shards and agent.has_kernels and (agent.policy.is_mlp or agent.device.type == "cpu")
+        made = self._shards and agent.supports_kernels and (agent.policy.is_mlp or agent.device.type == "cpu")
         if not (made and isinstance(self._gradient, OrderedGradient)):
             return
         rows = (samples // config.minibatch_count) * (len(self._shards) if self.fused else 1)

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, redirect_stdout
 from typing import TYPE_CHECKING
 
-from lockstep.clusters.job import Runs
+from lockstep.clusters.job import SweepJob
 from lockstep.config.compose import merged_tree
 from lockstep.run.folder import JOB_FOLDER, RunFolder
 from lockstep.run.stop import listen
@@ -42,7 +42,7 @@ def submit_to_slurm(sweep: "Sweep", members: Sequence[Member], args: Namespace, 
         member.folder.unmark_pruned()
         runtime = {"rendezvous": f"file://{job_folder / member.name}.rendezvous", **fields.get("runtime", {})}
         arguments[member.name] = train_arguments(member, args.preset, {**fields, "runtime": runtime})
-    return submit_array(Runs(RunFolder(sweep.folder), arguments, ranks.pop(), args.jobs, RESTARTS, dict(args.job)))
+    return submit_array(SweepJob(RunFolder(sweep.folder), arguments, ranks.pop(), args.jobs, RESTARTS, dict(args.job)))
 
 
 @contextmanager

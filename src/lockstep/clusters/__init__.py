@@ -1,1 +1,1 @@
-"""Runs on clusters: submission of a run, as a job, to the program that schedules its ranks."""
+"""SweepJob on clusters: submission of a run, as a job, to the program that schedules its ranks."""

@@ -8,7 +8,7 @@ import shlex
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from lockstep.clusters.job import Job, Runs
+from lockstep.clusters.job import Job, SweepJob
 from lockstep.files import write_atomically
 from lockstep.processes.exit_codes import BAD_INPUT, DONE, NON_FINITE, PREEMPTED, REPLICAS_DIFFER
 from lockstep.processes.parent import own_command
@@ -65,7 +65,7 @@ def batch_script(job: Job) -> str:
     return _script(job, job.sizes, choice, {"job-name": job.folder.path.name})
 
 
-def array_script(runs: Runs) -> str:
+def array_script(runs: SweepJob) -> str:
     """Return the batch script of an array of runs, which `write_array` describes. Raises ValueError as `batch_script` does."""
     choice = _CHOICE.format(
         runs=shlex.quote(str(_array_file(runs))),
@@ -77,7 +77,7 @@ def array_script(runs: Runs) -> str:
     return _script(runs, [runs.ranks], choice, names)
 
 
-def write_array(runs: Runs) -> None:
+def write_array(runs: SweepJob) -> None:
     """Write the file from which a task of the array reads its run, and remove the faults of an earlier submission."""
     lines = [f"{name}\t{shlex.join(own_command(*arguments))}\n" for name, arguments in runs.arguments.items()]
     write_atomically(_array_file(runs), "".join(lines).encode())
@@ -86,11 +86,11 @@ def write_array(runs: Runs) -> None:
     runs.logs.mkdir(exist_ok=True)
 
 
-def _array_file(runs: Runs) -> Path:
+def _array_file(runs: SweepJob) -> Path:
     return runs.files / "runs.tsv"
 
 
-def _script(job: Job | Runs, sizes: Sequence[int], choice: str, names: Mapping[str, str]) -> str:
+def _script(job: Job | SweepJob, sizes: Sequence[int], choice: str, names: Mapping[str, str]) -> str:
     """Return the script of a job. `choice` sets the variables `command` and `faults`, and `names` are options that identify the job."""
     nodes, per_node = _check(job.options, sizes)
     files = job.files

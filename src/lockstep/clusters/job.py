@@ -1,4 +1,4 @@
-"""Runs as jobs of a cluster, and the record of a submission in the folder of the run or sweep."""
+"""SweepJob as jobs of a cluster, and the record of a submission in the folder of the run or sweep."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -9,7 +9,7 @@ from pathlib import Path
 from lockstep.files import read_file, write_atomically
 from lockstep.run.folder import JOB_FOLDER, RunFolder
 
-__all__ = ["Job", "Runs", "Submission", "check_options", "read_submission", "write_submission"]
+__all__ = ["Job", "Submission", "SweepJob", "check_options", "read_submission", "write_submission"]
 
 _RECORD = "job.json"
 
@@ -36,7 +36,7 @@ class Job:
 
 
 @dataclass(frozen=True)
-class Runs:
+class SweepJob:
     """The runs of a sweep that are to be trained on a cluster."""
 
     folder: RunFolder

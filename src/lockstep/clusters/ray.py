@@ -59,7 +59,7 @@ def submit(request: Request) -> int:
             with redirect_stdout(sys.stderr):  # for messages of Ray, such as those about lost nodes
                 return _train(job, resources, write)
         finally:
-            _remove_remains(job.folder)
+            _remove_unused_folder(job.folder)
     finally:
         disconnect()
 
@@ -115,7 +115,7 @@ def _restarts(job: Job, limit: RestartLimit, ended: "Ended") -> bool:
     return True
 
 
-def _remove_remains(folder: RunFolder) -> None:
+def _remove_unused_folder(folder: RunFolder) -> None:
     """Remove the folder if no rank has created the run."""
     if folder.has_config():
         return

@@ -19,7 +19,7 @@ __all__ = ["Request", "reserved"]
 
 @dataclass(frozen=True)
 class Request:
-    """A run as the user asks for it."""
+    """A request to train a new or existing run on a cluster."""
 
     existing: RunFolder | None
     """The run to resume, which the caller has locked; None: a new run, or the one with the name in `resolved`."""

@@ -5,7 +5,7 @@ import subprocess
 from collections import Counter
 
 from lockstep.clusters.batch_script import array_script, batch_script, faults_file, write_array
-from lockstep.clusters.job import Job, Runs, Submission, read_submission, write_submission
+from lockstep.clusters.job import Job, Submission, SweepJob, read_submission, write_submission
 from lockstep.clusters.request import Request, reserved
 from lockstep.files import make_folder, write_atomically
 from lockstep.processes.exit_codes import DONE
@@ -34,7 +34,7 @@ def submit(request: Request) -> int:
     return DONE
 
 
-def submit_array(runs: Runs) -> str:
+def submit_array(runs: SweepJob) -> str:
     """Submit the runs of a sweep as a job array, and return its id. Raises ValueError and RunInUse as `submit` does."""
     _check_earlier(runs)
     make_folder(runs.files)
@@ -42,7 +42,7 @@ def submit_array(runs: Runs) -> str:
     return _submit(runs, array_script(runs))
 
 
-def _check_earlier(job: Job | Runs) -> None:
+def _check_earlier(job: Job | SweepJob) -> None:
     path, earlier = job.folder.path, read_submission(job.folder)
     if earlier is not None and earlier.cluster == "slurm" and (state := job_state(earlier.job_id)) is not None:
         raise RunInUse(
@@ -50,7 +50,7 @@ def _check_earlier(job: Job | Runs) -> None:
         )
 
 
-def _submit(job: Job | Runs, text: str) -> str:
+def _submit(job: Job | SweepJob, text: str) -> str:
     script = job.files / "slurm.sh"
     write_atomically(script, text.encode())
     _run("sbatch", "--test-only", str(script))  # sbatch itself accepts jobs that can never start

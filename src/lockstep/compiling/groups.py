@@ -75,7 +75,7 @@ class Group:
 
     shape: tuple[int, ...]
     steps: list[_Step] = field(default_factory=list)
-    _names: set[object] = field(default_factory=set)
+    _values: set[object] = field(default_factory=set)
 
     @property
     def reads(self) -> list[Value]:
@@ -89,12 +89,12 @@ class Group:
 
     def has_room(self, operands: Sequence[View]) -> bool:
         """Return True if a tile can hold one more result and its operands."""
-        return len(self._names.union(_operand(view, self) for view in operands)) < _SLOTS
+        return len(self._values.union(_operand(view, self) for view in operands)) < _SLOTS
 
     def add(self, operation: str, target: Value, operands: Sequence[View]) -> None:
         """Add an operation."""
         self.steps.append(_Step(operation, target, tuple(operands)))
-        self._names.update([target, *(_operand(view, self) for view in operands)])
+        self._values.update([target, *(_operand(view, self) for view in operands)])
 
     def fuse(self, uses: Counter[Value]) -> None:
         """Replace sums and differences of products by fused multiply-adds, which round once, where nothing else reads the product.
@@ -125,12 +125,12 @@ class Group:
         other.steps.insert(0, step)
         for group in (self, other):
             operands = (_operand(view, group) for each in group.steps for view in each.operands)
-            group._names = {each.target for each in group.steps}
-            group._names.update(operands)
+            group._values = {each.target for each in group.steps}
+            group._values.update(operands)
 
     def computes(self, value: Value) -> bool:
         """Return True if a value is a result of the group."""
-        return value in self._names
+        return value in self._values
 
 
 class _Slots:
@@ -162,7 +162,7 @@ def encode_group(group: Group) -> list[int]:
         for view in step.operands:
             if not group.computes(view.value) and view not in indices:
                 indices[view] = len(operands)
-                operands.append(_read(view, slots))
+                operands.append(_encode_input(view, slots))
     operations: list[int] = []
     for number, step in enumerate(group.steps):
         sources = [_operand(view, group) for view in step.operands]
@@ -187,7 +187,7 @@ def _operand(view: View, group: Group) -> Value | View:
     return view.value if group.computes(view.value) else view
 
 
-def _read(view: View, slots: _Slots) -> list[int]:
+def _encode_input(view: View, slots: _Slots) -> list[int]:
     """Return the words of an operand that is read from memory."""
     if view.is_uniform and not view.value.is_bytes:
         return [_UNIFORM, *view.address, slots.allocate()]

@@ -260,13 +260,13 @@ class Builder:
         for item in self._items:
             if isinstance(item, Group):
                 item.fuse(uses)
-        self._delay()
+        self._move_to_readers()
         last_use = {value: index for index, item in enumerate(self._items) for value in (*item.reads, *item.writes)}
         memory = self._assign_memory(last_use)
         constants = np.array([number for number, _ in self._constants], np.float64)
         return Program(_encode_all(self._items), _encode_all(self._preparation), memory, constants)
 
-    def _delay(self) -> None:
+    def _move_to_readers(self) -> None:
         """Move operations to the only group that reads their results, if the lifetime of at most one operand grows.
 
         So derivatives of activation functions, for example, are computed in the backward pass, and need no memory from the forward pass on.

@@ -24,7 +24,7 @@ class Trace(NamedTuple):
     """Shapes of the results."""
 
 
-_READS = ("_local_scalar_dense", "equal", "is_nonzero")
+_DATA_DEPENDENT = ("_local_scalar_dense", "equal", "is_nonzero")
 """Operations that return Python values. Control flow that depends on such values can't be traced."""
 _OVERLOADS = ("out", "dtype")
 """Variants that write to a given tensor, or view memory as another type of number."""
@@ -44,7 +44,7 @@ class _Recorder(TorchDispatchMode):
     def __torch_dispatch__(self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
         name, schema = func.overloadpacket.__name__, func._schema
-        if name in _READS or func._overloadname in _OVERLOADS:
+        if name in _DATA_DEPENDENT or func._overloadname in _OVERLOADS:
             raise Unsupported(f"the operation {name}.{func._overloadname}")
         result = func(*args, **kwargs)
         given = {argument.name: value for argument, value in zip(schema.arguments, args, strict=False)} | kwargs
@@ -70,12 +70,12 @@ def trace(formula: Callable[..., Sequence[Tensor]], examples: Sequence[Tensor], 
         lowering.view(result)  # may capture one more tensor, and the arrays of results follow those
     first = 2 + len(arguments) + len(lowering.captured)
     for index, result in enumerate(results):
-        _return(lowering, result, first + index)
+        _bind_result(lowering, result, first + index)
     captured = range(2 + len(arguments), first) if packs_weights else range(0)
     return Trace(lowering.builder.build(captured), lowering.captured, [result.shape for result in results])
 
 
-def _return(lowering: Lowering, result: Tensor, array: int) -> None:
+def _bind_result(lowering: Lowering, result: Tensor, array: int) -> None:
     """Bind an array to a result: the value itself is computed there if possible."""
     view = lowering.view(result)
     if view.value.array is None and view.value.size == result.numel() and view.is_contiguous:

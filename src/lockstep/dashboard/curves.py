@@ -61,7 +61,7 @@ class Curves:
 
     def append(self, rows: Sequence[Mapping[str, object]]) -> None:
         """Add rows of metrics.jsonl or evaluations.jsonl. Values that are not finite numbers count as missing."""
-        ascending = [row for row in rows if self._follows(row)]
+        ascending = [row for row in rows if self._accept_row(row)]
         if not ascending:
             return
         axes = np.array([[number(row.get(name)) for name in _AXES] for row in ascending], dtype=np.float64)
@@ -104,7 +104,7 @@ class Curves:
             },
         }
 
-    def _follows(self, row: Mapping[str, object]) -> bool:
+    def _accept_row(self, row: Mapping[str, object]) -> bool:
         iteration = number(row.get("iteration"))
         if iteration is None or iteration <= self._last:
             self.skipped += 1

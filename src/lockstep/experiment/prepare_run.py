@@ -21,7 +21,7 @@ __all__ = ["PreparedRun", "ResolvedRun", "prepare_run"]
 
 @dataclasses.dataclass(frozen=True)
 class ResolvedRun:
-    """A run as the user asks for it, after all choices were made."""
+    """The config that the user gave, the resolved config, and the plan of a start."""
 
     asked: Config
     """The config before it is resolved: fields that are `auto` still are."""

@@ -108,12 +108,12 @@ def resolve(config: Config, ranks: int, plan: Plan | None = None, preset: str | 
 def _with_agents(env: EnvConfig, shards: int) -> EnvConfig:
     """Return the settings with the returns of the agents as metrics. Raises ValueError if shards do not hold whole games."""
     agents = agents_of(env)
-    whole = len(agents) * shards
-    if env.count % whole:
-        more = whole * (env.count // whole + 1)
+    required_multiple = len(agents) * shards
+    if env.count % required_multiple:
+        next_valid_count = required_multiple * (env.count // required_multiple + 1)
         raise ValueError(
             f"env.count is {env.count}: {env.id} has {len(agents)} agents, each of which counts, and every shard needs whole games; with "
-            f"plan.shards {shards} it must be a multiple of {whole}, such as {more}"
+            f"plan.shards {shards} it must be a multiple of {required_multiple}, such as {next_valid_count}"
         )
     names = tuple(f"return/{name}" for name in agents)
     if (
@@ -153,36 +153,36 @@ def _check_ppo(config: Config) -> None:
 
 def _check_videos(config: Config) -> None:
     """Raise ValueError if videos can't be recorded with what is installed, or in this environment."""
-    asked = f"run.capture_video is {config.run.capture_video}"
+    setting = f"run.capture_video is {config.run.capture_video}"
     if importlib.util.find_spec("imageio_ffmpeg") is None:
-        raise ValueError(f"{asked}: videos need imageio-ffmpeg; pip install 'lockstep-rl[video]', or set it to 0")
+        raise ValueError(f"{setting}: videos need imageio-ffmpeg; pip install 'lockstep-rl[video]', or set it to 0")
     env = make_one(config.env)
     env.close()
     if "rgb_array" not in (env.metadata.get("render_modes") or ()):
-        raise ValueError(f"{asked}: {config.env.id} has no render_mode 'rgb_array'")
-    importable(config, asked)
+        raise ValueError(f"{setting}: {config.env.id} has no render_mode 'rgb_array'")
+    importable(config, setting)
 
 
 def _check_evaluation(config: Config) -> None:
     """Raise ValueError if agents can't be evaluated at the chosen iterations, or in this environment."""
     every, interval = config.run.evaluate_every, config.run.checkpoint_every
-    asked = f"run.evaluate_every is {every}"
+    setting = f"run.evaluate_every is {every}"
     if every and every % interval and restarts_episodes(config.env):
         raise ValueError(
-            f"{asked}: env.engine {config.env.engine!r} begins new episodes at every checkpoint, so it must be a multiple of "
+            f"{setting}: env.engine {config.env.engine!r} begins new episodes at every checkpoint, so it must be a multiple of "
             f"run.checkpoint_every, which is {interval}; set it to {interval}, or env.engine to 'gymnasium'"
         )
     try:
         make_one(config.env).close()
     except ValueError as error:
-        raise ValueError(f"{asked}: it needs a single Gymnasium environment; {error}") from None
-    importable(config, asked)
+        raise ValueError(f"{setting}: it needs a single Gymnasium environment; {error}") from None
+    importable(config, setting)
 
 
-def importable(config: Config, asked: str) -> list[str]:
+def importable(config: Config, setting: str) -> list[str]:
     """Return the modules that other processes import to find environment and policy; `module:function` for a function.
 
-    Raises ValueError, which begins with `asked`, if the running program itself defines one of them.
+    Raises ValueError, which begins with `setting`, if the running program itself defines one of them.
     """
     from lockstep.models.registry import defined_in, registrable_names
 
@@ -201,7 +201,7 @@ def importable(config: Config, asked: str) -> list[str]:
     for part, defined_here in parts:
         if defined_here:
             raise ValueError(
-                f"{asked}: other processes can't find {part}, which this program defines; put it into a module that it imports"
+                f"{setting}: other processes can't find {part}, which this program defines; put it into a module that it imports"
             )
     return [name for name in (config.env.module, function) if name]
 
@@ -326,7 +326,7 @@ def compiles(config: Config, images: bool) -> bool:
     obstacle = next(
         (
             f"{field} is {value!r}"
-            for field, value, fine in (
+            for field, value, allowed in (
                 ("runtime.device", runtime.device, ("auto", "cpu")),
                 ("runtime.precision", runtime.precision, ("fp32", "fp64")),
                 ("plan.gradients", config.plan.gradients, ("ordered",)),
@@ -334,7 +334,7 @@ def compiles(config: Config, images: bool) -> bool:
                 ("policy.encoder", config.policy.encoder, ("auto", "mlp", "nature", "impala")),
                 ("policy.distribution", config.policy.distribution, _COMPILED_DISTRIBUTIONS),
             )
-            if value not in fine
+            if value not in allowed
         ),
         None,
     )

@@ -61,16 +61,16 @@ def launch(command: Sequence[str], ranks: int, config: RuntimeConfig) -> Outcome
 def _start(
     command: Sequence[str], ranks: int, files: Sequence[int], folder: Path, environment: Mapping[str, str]
 ) -> "list[subprocess.Popen[bytes]]":
-    """Start the processes, with an `environment` to which theirs is added, or none: raises RanksNotStarted if one can't be started.
+    """Start all ranks with the variables of `environment` and their own. If one can't be started, kill the others and raise RanksNotStarted.
 
     `files` are those of `_create_files`.
     """
-    own = {"LOCKSTEP_SIZE": str(ranks), "LOCKSTEP_RENDEZVOUS": f"file://{folder}/rendezvous"}
-    own["LOCKSTEP_SECRET"] = secrets.token_hex(16)
+    rank_variables = {"LOCKSTEP_SIZE": str(ranks), "LOCKSTEP_RENDEZVOUS": f"file://{folder}/rendezvous"}
+    rank_variables["LOCKSTEP_SECRET"] = secrets.token_hex(16)
     if files:
         memory, store = files
-        own |= {"LOCKSTEP_MEMORY": str(memory), "LOCKSTEP_RENDEZVOUS": f"{INHERITED}{store}"}
-    environment = {**environment, **own}
+        rank_variables |= {"LOCKSTEP_MEMORY": str(memory), "LOCKSTEP_RENDEZVOUS": f"{INHERITED}{store}"}
+    environment = {**environment, **rank_variables}
     processes: list[subprocess.Popen[bytes]] = []
     try:
         for rank in range(ranks):

@@ -30,7 +30,7 @@ STORED = "stored.txt"
 _LINKS = ".uploading"
 """Folder in the run folder with links to the files of the checkpoints that are being uploaded."""
 _PATTERNS = ("*.json", "*.jsonl", "tb/*", "videos/*.mp4", "wandb/lockstep.json", "trackio/lockstep.json")
-"""Files that are copied, besides checkpoints: what a resumed run continues, and what people look at."""
+"""Files that are copied, besides checkpoints: files that a resumed run appends to or reads, and metrics, videos and TensorBoard files."""
 
 
 class Mirror:
@@ -41,7 +41,7 @@ class Mirror:
         self._remote = remote
         self._token = secrets.token_hex(16).encode()
         self._uploaded: dict[Path, tuple[int, int]] = {}
-        self._there: set[int] = set()
+        self._stored: set[int] = set()
         self._states: dict[int, bytes] = {}
         self._newest = 0
 
@@ -51,7 +51,7 @@ class Mirror:
         found = [
             path for path in map(Path, self._remote.sizes()) if re.fullmatch(r"checkpoints/\d{8}", str(path.parent))
         ]
-        self._there = {int(path.parent.name) for path in found}
+        self._stored = {int(path.parent.name) for path in found}
         whole = [int(path.parent.name) for path in found if path.name == STATE]
         self._states = {number: self._remote.read(_name(number, STATE), TEXT_LIMIT) for number in whole}
 
@@ -65,7 +65,7 @@ class Mirror:
         missing = [number for number in present if self._states.get(number) != self._state_of(number)]
         self._newest = max([self._newest, *{*present} - {*missing}])
         changed = [path for path in self._other_files() if self._uploaded.get(path) != _version(path)]
-        if not (missing or changed or self._old(present)):
+        if not (missing or changed or self._removable(present)):
             return  # requests cost money
         self._check_owner()
         with self._linked(missing) as checkpoints:
@@ -75,7 +75,7 @@ class Mirror:
                 self._upload_file(path)
             for number, links in checkpoints.items():
                 self._upload_state(number, links)
-        for number in self._old(self._checkpoints()):
+        for number in self._removable(self._checkpoints()):
             self._delete(number)
         write_atomically(self._folder.path / STORED, f"{self._newest}\n".encode())
 
@@ -114,7 +114,7 @@ class Mirror:
     def _upload_tensors(self, number: int, links: Path) -> None:
         """Upload the files of a checkpoint except for state.json."""
         self._delete(number)  # what a killed process has left, or that of a run that went on from an earlier checkpoint
-        self._there.add(number)
+        self._stored.add(number)
         for path in sorted(links.iterdir()):
             if path.name != STATE:
                 self._remote.upload(path, _name(number, path.name))
@@ -137,19 +137,19 @@ class Mirror:
             self._remote.upload(path, path.relative_to(self._folder.path).as_posix())
             self._uploaded[path] = version
 
-    def _old(self, present: Sequence[int]) -> Collection[int]:
-        """Return the checkpoints in the storage that are not `present`, without the newest one that is intact: none until it is known."""
-        return self._there - {*present, self._newest} if self._newest else ()
+    def _removable(self, present: Sequence[int]) -> Collection[int]:
+        """Return the stored checkpoints that may be deleted: those that are neither `present` nor the newest complete one. Empty while none is known to be complete."""
+        return self._stored - {*present, self._newest} if self._newest else ()
 
     def _delete(self, number: int) -> None:
         """Delete a checkpoint in the storage, its state.json first."""
-        if number not in self._there:
+        if number not in self._stored:
             return
         self._states.pop(number, None)
         names = [name for name in self._remote.sizes() if Path(name).parent == Path(_name(number))]
         for name in sorted(names, key=lambda name: not name.endswith(f"/{STATE}")):
             self._remote.delete(name)
-        self._there.discard(number)
+        self._stored.discard(number)
 
 
 def take_over(remote: RemoteRun, token: bytes | None = None) -> None:

@@ -1,6 +1,6 @@
 """A run in object storage: its files under one prefix, read and written through fsspec.
 
-Every object appears there whole: storage like S3 shows an object when its upload is complete.
+Writes are atomic: storage like S3 shows an object only when its upload is complete.
 """
 
 import re

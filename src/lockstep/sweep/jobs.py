@@ -19,7 +19,7 @@ from lockstep.processes.parent import die_with_parent
 from lockstep.run.stop import asked_to_stop
 from lockstep.sweep.member import Member
 
-__all__ = ["Jobs", "RunProcess", "StartRun", "last_log_line", "start_here"]
+__all__ = ["ParallelRuns", "RunProcess", "StartRun", "last_log_line", "start_here"]
 
 _LOG_LIMIT = 2**26
 """Largest size in bytes of a log that is searched for the last line."""
@@ -48,7 +48,7 @@ StartRun = Callable[[Member, int], RunProcess]
 
 
 @dataclass(frozen=True)
-class Jobs:
+class ParallelRuns:
     """Runner of up to `count` runs in parallel."""
 
     count: int

@@ -12,7 +12,7 @@ from lockstep.processes.exit_codes import PREEMPTED
 from lockstep.run.folder import RunFolder
 from lockstep.run.stop import asked_to_stop
 from lockstep.run.tables import write_rows
-from lockstep.sweep.jobs import Jobs, StartRun, last_log_line, start_here
+from lockstep.sweep.jobs import ParallelRuns, StartRun, last_log_line, start_here
 from lockstep.sweep.member import Member, check_folder, is_done, make_member, name_of, prepare
 from lockstep.sweep.pruning import Pruning
 from lockstep.sweep.results import DONE, FAILED, PRUNED, Row, run_row, summary_rows
@@ -120,7 +120,7 @@ class Sweep:
             for member in unfinished:
                 prepare(member, self.preset)
         start = self.start or start_here(self.logs, self.jobs)
-        self.codes |= Jobs(self.jobs, start, self._on_end, pruned).run(unfinished)
+        self.codes |= ParallelRuns(self.jobs, start, self._on_end, pruned).run(unfinished)
 
     def search(self, trials: Trials, over: Mapping[str, Sequence[str]], total: int) -> None:
         """Run trials until there are `total` of them, in parallel as far as there are jobs for all seeds of a trial."""

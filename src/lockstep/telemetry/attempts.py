@@ -97,7 +97,7 @@ def record_attempt(folder: RunFolder, iteration: int, last: int, ranks: int, pla
 
 
 def record_fault(folder: RunFolder, why: str, iteration: int, *, reported: bool) -> None:
-    """Append the end of a start whose rank 0 could not do so, or knew only the consequence: that it lost another rank.
+    """Append the end of the newest start if rank 0 did not write one, or recorded only that another rank was lost.
 
     `why` is one line, `iteration` the last one that was begun. `reported` is True if a rank has reported the fault itself, in more detail.
     """

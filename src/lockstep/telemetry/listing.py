@@ -77,10 +77,10 @@ def _listed(folder: RunFolder, state: State, why: str) -> ListedRun:
         path=folder.path,
         state=state,
         env=str(env.get("id", "")),
-        seed=_whole(run.get("seed")),
+        seed=_int_or_none(run.get("seed")),
         iteration=int(number(row.get("iteration")) or 0),
         steps=steps,
-        total_steps=_whole(run.get("total_steps")),
+        total_steps=_int_or_none(run.get("total_steps")),
         return_mean=number(row.get("return_mean")) if mean is None else mean,
         best_evaluation=None if best is None else best.return_mean,
         steps_per_second=steps / seconds if seconds else None,
@@ -94,7 +94,7 @@ def _section(config: Mapping[str, object], name: str) -> Mapping[str, Any]:
     return section if isinstance(section, dict) else {}
 
 
-def _whole(value: object) -> int | None:
+def _int_or_none(value: object) -> int | None:
     return value if isinstance(value, int) else None
 
 

@@ -1,6 +1,6 @@
 """Loggers: the destinations of metrics, including the terminal. Only rank 0 has loggers.
 
-`metrics.jsonl` is essential. Other loggers are wrapped in `Tolerant`, except for the progress display: if one fails, a
+`metrics.jsonl` is essential. Other loggers are wrapped in `OptionalLogger`, except for the progress display: if one fails, a
 line on stderr reports it, and training continues without it.
 """
 
@@ -16,7 +16,7 @@ from lockstep.files import open_to_append, sync_folder
 from lockstep.run.messages import print_warning
 from lockstep.telemetry.tensorboard import EventFile
 
-__all__ = ["JsonLines", "Logger", "TensorBoard", "Tolerant", "evaluation_scalars", "flatten_config", "scalars"]
+__all__ = ["JsonLines", "Logger", "OptionalLogger", "TensorBoard", "evaluation_scalars", "flatten_config", "scalars"]
 
 
 class Logger(Protocol):
@@ -38,7 +38,7 @@ class Logger(Protocol):
 _LoggerT = TypeVar("_LoggerT", bound=Logger)
 
 
-class Tolerant(Generic[_LoggerT]):
+class OptionalLogger(Generic[_LoggerT]):
     """Wrapper of a logger that may fail when it is created or used.
 
     The first error is printed as a warning, then the logger is dropped.

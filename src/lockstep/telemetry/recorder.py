@@ -9,7 +9,7 @@ from lockstep.algorithm.agent import Agent
 from lockstep.run.run import TrainingRun
 from lockstep.run.settings import RunConfig
 from lockstep.telemetry.evaluation import EvaluationSidecar
-from lockstep.telemetry.loggers import JsonLines, Logger, TensorBoard, Tolerant
+from lockstep.telemetry.loggers import JsonLines, Logger, OptionalLogger, TensorBoard
 from lockstep.telemetry.progress import display
 from lockstep.telemetry.sidecar import Sidecar
 from lockstep.telemetry.storing import StoreSidecar
@@ -40,12 +40,12 @@ class Recorder:
         self._config = config
         self._modules = modules
         self._closing_since = 0.0
-        self._videos: Tolerant[VideoSidecar] | None = None
+        self._videos: OptionalLogger[VideoSidecar] | None = None
         self._metrics = JsonLines(run.folder.path / "metrics.jsonl")
         self._loggers: list[Logger] = [self._metrics]
-        self._evaluation: Tolerant[EvaluationSidecar] | None = None
+        self._evaluation: OptionalLogger[EvaluationSidecar] | None = None
         if config.evaluate_every is not None:
-            self._evaluation = Tolerant("evaluation", self._evaluate)
+            self._evaluation = OptionalLogger("evaluation", self._evaluate)
             self._loggers.append(self._evaluation)  # closed before all loggers that receive its results
         self._loggers += display(config, run.folder, run.last, run.counters.solved_at is not None)
         self._loggers += self._optional()
@@ -57,11 +57,11 @@ class Recorder:
         run, chosen = self._run, self._config.loggers
         path = run.folder.path
         if "tensorboard" in chosen:
-            yield Tolerant(
+            yield OptionalLogger(
                 "TensorBoard", lambda: TensorBoard(path / "tb", run.counters.env_steps + 1, run.folder.tree())
             )
         if self._config.capture_video:
-            self._videos = Tolerant(
+            self._videos = OptionalLogger(
                 "videos", lambda: VideoSidecar(run.folder, self._modules, lambda: self._seconds_left(0.0))
             )
             yield self._videos
@@ -69,7 +69,7 @@ class Recorder:
             if name in TRACKERS:
                 arguments = ("track", str(path), name)
                 timeout = partial(self._seconds_left, _STOP_TIMEOUT)
-                yield Tolerant(name, partial(Sidecar, name, path, arguments, timeout, _NICE))
+                yield OptionalLogger(name, partial(Sidecar, name, path, arguments, timeout, _NICE))
 
     def _evaluate(self) -> EvaluationSidecar:
         return EvaluationSidecar(

@@ -15,7 +15,7 @@ __all__ = ["StoreSidecar"]
 _NICE = 5
 """Niceness: uploads take little CPU time, which they must also get on a busy machine."""
 _COMPLETE_TIMEOUT, _STOP_TIMEOUT = 3600.0, 15.0
-"""Seconds that the sidecar has for the rest when training is complete, and when it was stopped."""
+"""Time limits in seconds for the remaining uploads: after complete training, and after a stop."""
 _RESTART_AFTER = 30.0
 """Seconds between two starts of a sidecar that fails."""
 
@@ -38,7 +38,7 @@ class StoreSidecar(Sidecar):
 
     def flush(self) -> None:
         """Print the lines that the sidecar has sent, and start it again if it has failed."""
-        self._poll()
+        self._print_new_lines()
         if self._process.poll() is None or time.monotonic() < self._started + _RESTART_AFTER:
             return
         print_warning(f"run.store: {self._reason()}; trying again")

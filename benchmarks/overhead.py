@@ -101,6 +101,7 @@ def page(results: dict[str, dict[str, Spread]], supervision: Spread, machine: st
         "",
         "Time of logging, time of the start, and memory of a run in a terminal with default settings. The phase `record` includes the live view, TensorBoard,",
         f"metrics.jsonl, digests and checkpoints. Medians of interleaved runs, with minimum and maximum. {machine}.",
+        "The memory of a single rank includes that of the process that watches it.",
         "",
         "| | fraction of `record` | prompt to first update | peak memory of a rank |",
         "| --- | --- | --- | --- |",

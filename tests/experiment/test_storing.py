@@ -1,5 +1,6 @@
 """Errors of object storage at the start of a run, which are reported in one line. The storage is a folder."""
 
+import shutil
 from pathlib import Path
 
 import pytest
@@ -60,4 +61,23 @@ def test_other_objects_of_the_storage_are_no_checkpoints(tmp_path: Path) -> None
     folder = RunFolder.create(tmp_path / "runs" / "run", {}, {})
     (tmp_path / "storage" / "run" / "tb").mkdir()
     (tmp_path / "storage" / "run" / "tb" / "state.json").write_text("{}")
-    check_stored(folder, config)
+    check_stored(folder, config, None)
+
+
+def test_checkpoints_after_the_chosen_iteration_are_removed_from_the_storage(tmp_path: Path) -> None:
+    """A run that ends before it has written a checkpoint could otherwise never be resumed: the storage would have a later one."""
+    config = stored_run(tmp_path)
+    folder, storage = RunFolder.create(tmp_path / "runs" / "run", {}, {}), tmp_path / "storage" / "run" / "checkpoints"
+    for number in (10, 20):
+        for parent in (folder.path / "checkpoints", storage):
+            (parent / f"{number:08d}").mkdir(parents=True)
+            (parent / f"{number:08d}" / "state.json").write_text("{}")
+    check_stored(folder, config, None)
+    assert len([*storage.glob("*/state.json")]) == 2
+    check_stored(folder, config, 10)
+    shutil.rmtree(folder.checkpoint(20))
+    assert [path.parent.name for path in storage.glob("*/state.json")] == ["00000010"]
+    check_stored(folder, config, None)
+    shutil.rmtree(folder.checkpoint(10))
+    with pytest.raises(ValueError, match=r"has the checkpoint of iteration 10, and .* only that of 0"):
+        check_stored(folder, config, 0)  # the folder is not that of the newest run

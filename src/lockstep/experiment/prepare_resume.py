@@ -20,13 +20,13 @@ def prepare_resume(folder: RunFolder, before: Config, config: Config, iteration:
     """Announce the start on `ranks` ranks, check the checkpoint, save the config, and return the iteration; None if the run is complete.
 
     The caller holds the run's lock. `before` is the config that was read from the folder. `iteration` None: the newest checkpoint that is
-    whole, with a warning that names newer ones; 0: the start. Raises ValueError if there is no such checkpoint, it is damaged, this user
+    intact, with a warning that names newer ones; 0: the start. Raises ValueError if there is no such checkpoint, it is damaged, this user
     can't write the folder, or another process has changed the config since it was read.
     """
     if open_run(folder.path)[1] != before:
         raise ValueError(f"{folder.path}/config.json was changed by another process meanwhile: call resume again")
     check_writable(folder)
-    check_stored(folder, config.run)
+    check_stored(folder, config.run, iteration)
     candidates = _candidates(folder, iteration)
     damaged: list[CheckpointDamaged] = []
     while candidates:

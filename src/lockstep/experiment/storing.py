@@ -9,7 +9,7 @@ from lockstep.run.folder import RunFolder
 from lockstep.run.manifest import STATE
 from lockstep.run.settings import RunConfig
 from lockstep.store.fetch import fetch, is_stored
-from lockstep.store.mirror import Mirror, take_over
+from lockstep.store.mirror import Mirror, delete_after, take_over
 from lockstep.store.remote import RemoteRun, StoreFailed
 
 __all__ = ["check_store_of_run", "check_stored", "fetch_if_missing", "store_rest"]
@@ -62,10 +62,11 @@ def check_store_of_run(config: RunConfig, flags: Mapping[str, object]) -> None:
         )
 
 
-def check_stored(folder: RunFolder, config: RunConfig) -> None:
+def check_stored(folder: RunFolder, config: RunConfig, iteration: int | None) -> None:
     """Check that the storage can be used, and has no later checkpoint of the run than the folder. Raises ValueError, in one line.
 
-    Another process that still trains the run does not write to the storage any more.
+    Another process that still trains the run does not write to the storage any more. If the user has chosen an `iteration` to resume from,
+    later checkpoints are removed from the storage: otherwise they would be newer than those of the folder until the run has written one.
     """
     if config.store is None:
         return
@@ -84,6 +85,8 @@ def check_stored(folder: RunFolder, config: RunConfig) -> None:
         )
     with _one_line():
         take_over(remote)
+        if iteration is not None:
+            delete_after(remote, iteration)
 
 
 def store_rest(folder: RunFolder, config: RunConfig) -> None:

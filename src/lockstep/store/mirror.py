@@ -21,7 +21,7 @@ from lockstep.run.folder import FolderLost, RunFolder
 from lockstep.run.manifest import STATE
 from lockstep.store.remote import RemoteRun, StoreFailed
 
-__all__ = ["OWNER", "STORED", "Mirror", "newest_stored", "take_over"]
+__all__ = ["OWNER", "STORED", "Mirror", "delete_after", "newest_stored", "take_over"]
 
 OWNER = "owner.txt"
 """Object with the random token of the process that writes the run in the storage."""
@@ -146,15 +146,26 @@ class Mirror:
         if number not in self._stored:
             return
         self._states.pop(number, None)
-        names = [name for name in self._remote.sizes() if Path(name).parent == Path(_name(number))]
-        for name in sorted(names, key=lambda name: not name.endswith(f"/{STATE}")):
-            self._remote.delete(name)
+        _delete(self._remote, [name for name in self._remote.sizes() if Path(name).parent == Path(_name(number))])
         self._stored.discard(number)
 
 
 def take_over(remote: RemoteRun, token: bytes | None = None) -> None:
     """Make processes that write the run in the storage stop. `token` is that of the new one; None: it claims the run later. Raises StoreFailed."""
     remote.write(OWNER, token or secrets.token_hex(16).encode())
+
+
+def delete_after(remote: RemoteRun, iteration: int) -> None:
+    """Delete the checkpoints of later iterations. Raises StoreFailed."""
+    found = [Path(name) for name in remote.sizes() if name.startswith("checkpoints/")]
+    later = [path for path in found if path.parent.name.isdecimal() and int(path.parent.name) > iteration]
+    _delete(remote, [path.as_posix() for path in later])
+
+
+def _delete(remote: RemoteRun, names: Sequence[str]) -> None:
+    """Delete objects of checkpoints, those that make them complete first."""
+    for name in sorted(names, key=lambda name: not name.endswith(f"/{STATE}")):
+        remote.delete(name)
 
 
 def newest_stored(folder: RunFolder) -> int:

@@ -147,6 +147,34 @@ def test_only_what_has_changed_is_uploaded(folder: RunFolder, store: str, monkey
     ]
 
 
+def test_large_files_are_uploaded_again_with_a_checkpoint_after_some_time_and_at_the_end(
+    folder: RunFolder, store: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = [100.0]
+    monkeypatch.setattr(mirror_module.time, "monotonic", lambda: now[0])
+    mirror, metrics = Mirror(folder, RemoteRun(store, "one")), folder.path / "metrics.jsonl"
+    mirror.claim()
+
+    def uploaded_size(everything: bool = False) -> int:
+        with metrics.open("a") as file:
+            file.write("\n")
+        mirror.update(everything)
+        return len(mirror._remote.read("metrics.jsonl", 2**30))
+
+    metrics.write_text("x" * 10 * 2**20)
+    first = uploaded_size()
+    now[0] += 9
+    assert uploaded_size() == first
+    now[0] += 2
+    assert uploaded_size() == first + 2
+    assert uploaded_size() == first + 2
+    advance(folder, 1)
+    with_checkpoint = uploaded_size()
+    assert with_checkpoint > first + 4
+    assert uploaded_size() == with_checkpoint
+    assert uploaded_size(everything=True) == with_checkpoint + 2
+
+
 def test_a_kill_between_any_two_writes_leaves_a_whole_newest_checkpoint_with_its_metrics(
     folder: RunFolder, store: str, tmp_path: Path
 ) -> None:

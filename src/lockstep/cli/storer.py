@@ -47,7 +47,7 @@ def _copy(mirror: "Mirror", context: SidecarContext) -> None:
             if not claimed:
                 mirror.claim()
                 claimed = True
-            mirror.update()
+            mirror.update(everything=training_ended)
         except StoreFailed as error:
             if training_ended:
                 raise  # the last line of the log is the reason

@@ -12,6 +12,7 @@ import os
 import re
 import secrets
 import shutil
+import time
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -32,6 +33,9 @@ _LINKS = ".uploading"
 _PATTERNS = ("*.json", "*.jsonl", "tb/*", "videos/*.mp4", "wandb/lockstep.json", "trackio/lockstep.json")
 """Files that are copied, besides checkpoints: files that a resumed run appends to or reads, and metrics, videos and TensorBoard files."""
 
+_BYTES_PER_SECOND = 2**20
+"""Most bytes per second of a file that grows, which is uploaded as a whole: storage like S3 can't append. Checkpoints are not counted."""
+
 
 class Mirror:
     """Copy of one run folder in object storage. The newest process that calls `claim` is the only one whose `update` writes."""
@@ -41,6 +45,7 @@ class Mirror:
         self._remote = remote
         self._token = secrets.token_hex(16).encode()
         self._uploaded: dict[Path, tuple[int, int]] = {}
+        self._uploaded_at: dict[Path, float] = {}
         self._stored: set[int] = set()
         self._states: dict[int, bytes] = {}
         self._newest = 0
@@ -55,8 +60,8 @@ class Mirror:
         whole = [int(path.parent.name) for path in found if path.name == STATE]
         self._states = {number: self._remote.read(_name(number, STATE), TEXT_LIMIT) for number in whole}
 
-    def update(self) -> None:
-        """Copy what has changed since the last call.
+    def update(self, everything: bool = True) -> None:
+        """Copy what has changed since the last call. Without `everything`, large files that grow wait for the next checkpoint, or for some time.
 
         Raises StoreFailed if the storage can't be used, if the run folder is gone, or if another process has claimed the run; the next call
         tries again.
@@ -64,7 +69,7 @@ class Mirror:
         present = self._checkpoints()
         missing = [number for number in present if self._states.get(number) != self._state_of(number)]
         self._newest = max([self._newest, *{*present} - {*missing}])
-        changed = [path for path in self._other_files() if self._uploaded.get(path) != _version(path)]
+        changed = [path for path in self._changed_files() if everything or missing or self._may_upload(path)]
         if not (missing or changed or self._removable(present)):
             return  # requests cost money
         self._check_owner()
@@ -131,11 +136,22 @@ class Mirror:
             files = sorted(self._folder.path.glob(pattern))
             yield from (path for path in files if path.is_file() and not path.is_symlink())
 
+    def _changed_files(self) -> Iterator[Path]:
+        for path in self._other_files():
+            with suppress(FileNotFoundError):  # a video may be removed meanwhile
+                if self._uploaded.get(path) != _version(path):
+                    yield path
+
     def _upload_file(self, path: Path) -> None:
         with suppress(FileNotFoundError):
             version = _version(path)  # before the upload, during which the file may grow
             self._remote.upload(path, path.relative_to(self._folder.path).as_posix())
-            self._uploaded[path] = version
+            self._uploaded[path], self._uploaded_at[path] = version, time.monotonic()
+
+    def _may_upload(self, path: Path) -> bool:
+        """Return True if uploading a file again now keeps to `_BYTES_PER_SECOND`."""
+        size, at = self._uploaded.get(path, (0, 0))[-1], self._uploaded_at.get(path)
+        return at is None or time.monotonic() - at >= size / _BYTES_PER_SECOND
 
     def _removable(self, present: Sequence[int]) -> Collection[int]:
         """Return the stored checkpoints that may be deleted: those that are neither `present` nor the newest complete one. Empty while none is known to be complete."""

@@ -56,6 +56,12 @@ def test_the_download_is_a_run_folder_in_the_cache_of_the_client(model: dict[str
     assert RunFolder.open(folder).checkpoints() == [4]
 
 
+def test_token_without_permission_to_read_is_reported(hub: FakeHub, model: dict[str, bytes]) -> None:
+    hub.failing = {"/api/models/me/first": 403}
+    with pytest.raises(ValueError, match="the token has no permission to read me/first; it needs the role `read`"):
+        fetch(Repository.parse("hub:me/first"))
+
+
 def test_checkpoint_is_selected_by_its_folder(trained: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert find_checkpoint(str(trained / "checkpoints/00000002"), None) == (trained, 2)
     assert lockstep.load(trained / "checkpoints/00000002").iteration == 2

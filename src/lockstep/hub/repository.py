@@ -97,7 +97,8 @@ def _line(error: BaseException, repository: Repository) -> str | None:
     if isinstance(error, errors.RemoteEntryNotFoundError):
         return f"{where}: a file was deleted during the download; try again"
     if isinstance(error, errors.HfHubHTTPError):
-        return _refusal(error.response.status_code, repository, endpoint)
+        reads = error.response.request.method in ("GET", "HEAD")
+        return _refusal(error.response.status_code, reads, repository, endpoint)
     # HTTPError comes from httpx, under the name that the client re-exports; ConnectionError from hf_xet and from offline mode
     if isinstance(error, (errors.HTTPError, ConnectionError, TimeoutError, errors.LocalEntryNotFoundError)):
         return f"cannot connect to the Hub at {endpoint} ({type(error).__name__})"
@@ -110,9 +111,11 @@ def _line(error: BaseException, repository: Repository) -> str | None:
     return None
 
 
-def _refusal(status: int, repository: Repository, endpoint: str) -> str:
+def _refusal(status: int, reads: bool, repository: Repository, endpoint: str) -> str:
     if status == 401:
         return f"{endpoint} rejected the token; create one on {endpoint}/settings/tokens, then set HF_TOKEN or run `hf auth login`"
+    if status == 403 and reads:
+        return f"the token has no permission to read {repository.id}; it needs the role `read`, or access to this repository"
     if status == 403:
         return f"the token has no permission to write to {repository.id}; it needs the role `write`, and {repository.user} must be your user or organization"
     return f"{endpoint} returned HTTP status {status} for {repository.id}; " + (

@@ -1,7 +1,8 @@
 """Trackers: Weights & Biases and Trackio. Each runs in a sidecar process (`sidecar.py`), which follows metrics.jsonl and videos/ of the run.
 
 The progress of the upload is stored in lockstep.json, in the folder of the tracker. So a resumed run continues the same run of the tracker,
-from the first iteration that the tracker does not have, no matter how the earlier process ended.
+from the first iteration that has not been passed to the tracker's client. If the sidecar is killed, iterations since the last store are sent
+again, and those that the client had not written yet are missing.
 """
 
 import fcntl

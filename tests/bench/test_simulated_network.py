@@ -29,7 +29,7 @@ def hosts(ranks: int, name: str = "10gbe") -> Cluster:
 def test_bytes_are_those_of_the_documented_table(root: Path) -> None:
     page = (root / "docs" / "scaling.md").read_text(encoding="utf-8")
     cells = re.findall(
-        r"^\| ([\d,]+) ranks, ([\d,]+) numbers.*?\| ([\d.]+) (MB|GB) \| ([\d.]+) MB \|$", page, re.MULTILINE
+        r"^\| ([\d,]+) ranks, ([\d,]+) elements.*?\| ([\d.]+) (MB|GB) \| ([\d.]+) MB \|$", page, re.MULTILINE
     )
     assert len(cells) == 3
     for ranks, numbers, gathered, unit, sliced in cells:

@@ -12,10 +12,9 @@ from lockstep.run.checkpoint_writer import CheckpointWriter, remove_old_checkpoi
 from lockstep.run.folder import RunFolder
 from lockstep.run.manifest import verify
 from lockstep.store import mirror as mirror_module
-from lockstep.store import remote as remote_module
 from lockstep.store.fetch import fetch, fetch_named, is_stored
 from lockstep.store.mirror import OWNER, Mirror, newest_stored
-from lockstep.store.remote import RemoteRun, StoreFailed, check_address
+from lockstep.store.remote import RemoteRun, StoreFailed
 
 KEPT = 2
 
@@ -363,22 +362,6 @@ def test_download_errors_are_one_line(folder: RunFolder, store: str, tmp_path: P
     assert not [*tmp_path.glob("elsewhere/.*")]
 
 
-@pytest.mark.parametrize(
-    ("address", "problem"),
-    [
-        ("bucket/folder", "it must be the address of a folder in object storage, such as s3://BUCKET/FOLDER"),
-        ("s3://key:secret@bucket/folder", "set credentials as the storage's client expects them"),
-        ("nowhere://bucket", "there is no protocol nowhere"),
-        ("s3:// bucket", "it must be the address"),
-    ],
-)
-def test_bad_addresses_are_one_line(address: str, problem: str) -> None:
-    with pytest.raises(ValueError, match=problem) as caught:
-        check_address(address)
-    assert "\n" not in str(caught.value)
-    assert "secret" not in str(caught.value)
-
-
 def test_nothing_is_deleted_if_the_folder_disappears_during_an_upload(
     folder: RunFolder, store: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -416,10 +399,3 @@ def test_download_after_one_that_was_killed_while_it_moved_the_files(
     fetch(RemoteRun(store, "one"), target)
     assert (target / "config.json").exists()
     assert RunFolder(target).checkpoints() == folder.checkpoints()
-
-
-def test_addresses_of_azure_name_the_account(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(remote_module, "_file_system_class", lambda address: None)
-    check_address("abfs://container@account.dfs.core.windows.net/runs")
-    with pytest.raises(ValueError, match="a user name or a password"):
-        check_address("s3://user:password@bucket/runs")

@@ -1,4 +1,4 @@
-"""SweepJob on a real cluster of Ray with two raylets: the digests of one process, also after a raylet was killed."""
+"""Runs on a real cluster of Ray with two raylets: the digests of one process, also after a raylet was killed."""
 
 import os
 import signal

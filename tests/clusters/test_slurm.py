@@ -1,4 +1,4 @@
-"""SweepJob on a real Slurm cluster of two nodes: the digests of one process, also after requeues and faults."""
+"""Runs on a real Slurm cluster of two nodes: the digests of one process, also after requeues and faults."""
 
 import os
 import signal

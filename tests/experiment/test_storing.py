@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from lockstep.experiment.storing import check_stored, fetch_if_missing, store_rest
+from lockstep.experiment.storing import check_stored, fetch_if_missing, remove_stored_after, store_rest
 from lockstep.run.folder import RunFolder, RunInUse
 from lockstep.run.settings import RunConfig
 from lockstep.store.mirror import STORED
@@ -61,7 +61,7 @@ def test_other_objects_of_the_storage_are_no_checkpoints(tmp_path: Path) -> None
     folder = RunFolder.create(tmp_path / "runs" / "run", {}, {})
     (tmp_path / "storage" / "run" / "tb").mkdir()
     (tmp_path / "storage" / "run" / "tb" / "state.json").write_text("{}")
-    check_stored(folder, config, None)
+    check_stored(folder, config)
 
 
 def test_checkpoints_after_the_chosen_iteration_are_removed_from_the_storage(tmp_path: Path) -> None:
@@ -72,12 +72,12 @@ def test_checkpoints_after_the_chosen_iteration_are_removed_from_the_storage(tmp
         for parent in (folder.path / "checkpoints", storage):
             (parent / f"{number:08d}").mkdir(parents=True)
             (parent / f"{number:08d}" / "state.json").write_text("{}")
-    check_stored(folder, config, None)
+    check_stored(folder, config)
     assert len([*storage.glob("*/state.json")]) == 2
-    check_stored(folder, config, 10)
+    remove_stored_after(folder, config, 10)
     shutil.rmtree(folder.checkpoint(20))
     assert [path.parent.name for path in storage.glob("*/state.json")] == ["00000010"]
-    check_stored(folder, config, None)
+    check_stored(folder, config)
     shutil.rmtree(folder.checkpoint(10))
     with pytest.raises(ValueError, match=r"has the checkpoint of iteration 10, and .* only that of 0"):
-        check_stored(folder, config, 0)  # the folder is not that of the newest run
+        check_stored(folder, config)  # the folder is not that of the newest run

@@ -181,7 +181,7 @@ class Batch:
     needs_next_pixels: bool = False
     """True if the loss needs images of next observations."""
     sequence_numbers: Tensor | None = None
-    """`[microbatches, E, M, n]`: numbers of initial states, for a policy with memory."""
+    """`[microbatches, E, M, n]`: numbers of the sequences, and so of their initial states, for a policy with memory."""
     initial_states: Callable[["Batch", int], Tensor] | None = None
     """Function from this batch and an epoch to the initial states `[R / L, S]` of all sequences, for a policy with memory."""
     recompute: Callable[["Batch", int], None] | None = None

@@ -169,9 +169,8 @@ class ReplicatedGradient:
         buffers, sums, no_sync = self._agent.trained_buffers, [], getattr(self._module, "no_sync", nullcontext)
         with buffers.training():
             for microbatch in minibatch[:-1]:
-                with (
-                    no_sync()
-                ):  # gradients accumulate here, and are averaged in the backward pass of the last microbatch
+                # gradients accumulate here, and are averaged in the backward pass of the last microbatch
+                with no_sync():
                     loss, statistics = self._loss(microbatch, scalars, trained)
                     loss.backward()
                 sums.append(buffers.append_to(statistics))

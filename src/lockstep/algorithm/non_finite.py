@@ -69,9 +69,9 @@ def _first(rollout: Rollout, shard: int) -> Tensor:
         if wrong.any():
             step, environment, column = wrong.nonzero()[0].tolist()  # row by row, so the earliest step comes first
             number = float(values[step, environment, column])
-            location = shard * counted.shape[1] + environment
-            candidates.append((step + offset, kind, location, number))
+            index = shard * counted.shape[1] + environment
+            candidates.append((step + offset, kind, index, number))
     if not candidates:
         return torch.zeros(5, dtype=torch.float64)
-    step, kind, location, number = min(candidates, key=lambda candidate: candidate[:2])
-    return torch.tensor([1, kind, location, step, number], dtype=torch.float64)
+    step, kind, index, number = min(candidates, key=lambda candidate: candidate[:2])
+    return torch.tensor([1, kind, index, step, number], dtype=torch.float64)

@@ -1,1 +1,1 @@
-"""SweepJob on clusters: submission of a run, as a job, to the program that schedules its ranks."""
+"""Runs on clusters: submission of a run, as a job, to the program that schedules its ranks."""

@@ -1,4 +1,4 @@
-"""SweepJob as jobs of a cluster, and the record of a submission in the folder of the run or sweep."""
+"""Runs as jobs of a cluster, and the record of a submission in the folder of the run or sweep."""
 
 import json
 from collections.abc import Mapping, Sequence

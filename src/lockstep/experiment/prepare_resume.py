@@ -8,7 +8,7 @@ from contextlib import suppress
 from lockstep.config import Config
 from lockstep.experiment.execute import check_checkpoint, open_run, save_config
 from lockstep.experiment.start import announce_start, is_complete
-from lockstep.experiment.storing import check_stored, store_rest
+from lockstep.experiment.storing import check_stored, remove_stored_after, store_rest
 from lockstep.run.environment import packages
 from lockstep.run.folder import RunFolder
 from lockstep.run.manifest import CheckpointDamaged, newest_intact, with_advice
@@ -26,7 +26,7 @@ def prepare_resume(folder: RunFolder, before: Config, config: Config, iteration:
     if open_run(folder.path)[1] != before:
         raise ValueError(f"{folder.path}/config.json was changed by another process meanwhile: call resume again")
     check_writable(folder)
-    check_stored(folder, config.run, iteration)
+    check_stored(folder, config.run)
     candidates = _candidates(folder, iteration)
     damaged: list[CheckpointDamaged] = []
     while candidates:
@@ -50,6 +50,8 @@ def prepare_resume(folder: RunFolder, before: Config, config: Config, iteration:
             continue
         if found.state is not None and (line := version_warning(folder)):
             print(f"lockstep: {line}", file=sys.stderr, flush=True)
+        if iteration is not None:
+            remove_stored_after(folder, config.run, iteration)
         if config != before:
             save_config(folder, config)
         return found.iteration

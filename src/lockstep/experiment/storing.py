@@ -12,7 +12,7 @@ from lockstep.store.fetch import fetch, is_stored
 from lockstep.store.mirror import Mirror, delete_after, take_over
 from lockstep.store.remote import RemoteRun, StoreFailed
 
-__all__ = ["check_store_of_run", "check_stored", "fetch_if_missing", "store_rest"]
+__all__ = ["check_store_of_run", "check_stored", "fetch_if_missing", "remove_stored_after", "store_rest"]
 
 
 def fetch_if_missing(config: RunConfig, resume: bool) -> None:
@@ -62,11 +62,10 @@ def check_store_of_run(config: RunConfig, flags: Mapping[str, object]) -> None:
         )
 
 
-def check_stored(folder: RunFolder, config: RunConfig, iteration: int | None) -> None:
+def check_stored(folder: RunFolder, config: RunConfig) -> None:
     """Check that the storage can be used, and has no later checkpoint of the run than the folder. Raises ValueError, in one line.
 
-    Another process that still trains the run does not write to the storage any more. If the user has chosen an `iteration` to resume from,
-    later checkpoints are removed from the storage: otherwise they would be newer than those of the folder until the run has written one.
+    Another process that still trains the run does not write to the storage any more.
     """
     if config.store is None:
         return
@@ -85,8 +84,17 @@ def check_stored(folder: RunFolder, config: RunConfig, iteration: int | None) ->
         )
     with _one_line():
         take_over(remote)
-        if iteration is not None:
-            delete_after(remote, iteration)
+
+
+def remove_stored_after(folder: RunFolder, config: RunConfig, iteration: int) -> None:
+    """Remove later checkpoints from the storage, as training removes them from the folder. Raises ValueError, in one line, if that fails.
+
+    Otherwise the storage would have later checkpoints than the folder until the run has written one, and `check_stored` would refuse the run.
+    """
+    if config.store is None:
+        return
+    with _one_line():
+        delete_after(RemoteRun(config.store, folder.path.name), iteration)
 
 
 def store_rest(folder: RunFolder, config: RunConfig) -> None:

@@ -138,9 +138,12 @@ class Mirror:
 
     def _changed_files(self) -> Iterator[Path]:
         for path in self._other_files():
-            with suppress(FileNotFoundError):  # a video may be removed meanwhile
-                if self._uploaded.get(path) != _version(path):
-                    yield path
+            try:
+                version = _version(path)
+            except FileNotFoundError:  # a video may be removed meanwhile
+                continue
+            if self._uploaded.get(path) != version:
+                yield path
 
     def _upload_file(self, path: Path) -> None:
         with suppress(FileNotFoundError):

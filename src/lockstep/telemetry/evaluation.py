@@ -43,8 +43,8 @@ class EvaluationSidecar(Sidecar):
         self._tail.read()  # rows of earlier attempts have been reported
         super().__init__("evaluation", folder.path, ["evaluator", str(folder.path), *modules], timeout)
 
-    def _print_new_lines(self) -> None:
-        super()._print_new_lines()
+    def _report_progress(self) -> None:
+        super()._report_progress()
         for row in self._tail.read()[0]:
             self._report(row)
 

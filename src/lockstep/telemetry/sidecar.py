@@ -96,7 +96,7 @@ class Sidecar:
 
     def flush(self) -> None:
         """Print the lines that the sidecar has sent. Raises SidecarFailed if the process has exited."""
-        self._print_new_lines()
+        self._report_progress()
         if self._process.poll() is not None:
             raise SidecarFailed(self._reason())
 
@@ -109,7 +109,7 @@ class Sidecar:
         if late:
             self._process.kill()
         code = self._process.wait()
-        self._print_new_lines()
+        self._report_progress()
         self._input.close()
         self._output.close()
         if late and timeout > _QUIET_WAIT:
@@ -131,12 +131,12 @@ class Sidecar:
                 announced = True
                 text = f"lockstep: waiting up to {timeout:.0f} s for {self._name} to finish; press Ctrl-C to skip"
                 print(text, file=sys.stderr, flush=True)
-            self._print_new_lines()
+            self._report_progress()
             beat()
             time.sleep(0.02)
         return True
 
-    def _print_new_lines(self) -> None:
+    def _report_progress(self) -> None:
         """Print the lines that the sidecar has sent. Called a few times per second, also while `close` waits."""
         if self._output.closed:
             return

@@ -38,7 +38,7 @@ class StoreSidecar(Sidecar):
 
     def flush(self) -> None:
         """Print the lines that the sidecar has sent, and start it again if it has failed."""
-        self._print_new_lines()
+        self._report_progress()
         if self._process.poll() is None or time.monotonic() < self._started + _RESTART_AFTER:
             return
         print_warning(f"run.store: {self._reason()}; trying again")

@@ -77,6 +77,7 @@ def test_many_ranks_that_hang_are_not_taken_for_a_pause_of_the_launcher(
     watched: Watched, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pauses: list[float] = []
+    monkeypatch.setattr(module, "STACKS_TIME", 2.5)  # longer than a pause has to be; as for a hundred ranks
     monkeypatch.setattr(module._Watch, "_skip_pause", lambda watch, seconds: pauses.append(seconds))
     outcome = watched(*["time.sleep(60)"] * 6)
     assert (outcome.code, pauses) == (RANK_LOST, [])

@@ -13,7 +13,7 @@ from types import SimpleNamespace
 import pytest
 
 from lockstep.group.memory import create_memory
-from lockstep.processes.exit_codes import DONE, FAILED, NON_FINITE, PREEMPTED, RANK_LOST, REPLICAS_DIFFER
+from lockstep.processes.exit_codes import DONE, FAILED, INTERRUPTED, NON_FINITE, PREEMPTED, RANK_LOST, REPLICAS_DIFFER
 from lockstep.processes.heartbeat import Heartbeats
 from lockstep.run import stop
 from lockstep.runtime import hang_detector
@@ -44,6 +44,7 @@ def watched(environ: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> Iterato
     """Function that runs a program for each rank and returns their outcome. A rank may be without a heartbeat for a second."""
     monkeypatch.setattr(hang_detector, "_START_LIMIT", 0.0)
     monkeypatch.setattr(stop, "_asked", 0)
+    monkeypatch.setattr(stop, "_asked_again", 0)
     started: list[subprocess.Popen[bytes]] = []
 
     def run(*programs: str) -> Outcome:
@@ -202,3 +203,32 @@ def test_another_signal_ends_the_ranks_without_a_fault(watched: Watched) -> None
     for timer in timers:
         timer.join()
     assert (outcome.code, outcome.fault) == (PREEMPTED, "")
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, INTERRUPTED), (signal.SIGTERM, PREEMPTED)])
+def test_second_signal_kills_ranks_that_do_not_handle_it(
+    watched: Watched, monkeypatch: pytest.MonkeyPatch, number: int, code: int
+) -> None:
+    """A call of compiled code delays the handlers of Python."""
+    monkeypatch.setattr(stop, "_DUPLICATE_WINDOW", 0.1)
+    monkeypatch.setattr(module, "_GRACE_AFTER_SECOND_SIGNAL", 0.3)
+    timers = [threading.Timer(delay, os.kill, (os.getpid(), number)) for delay in (0.3, 0.6)]
+    for timer in timers:
+        timer.start()
+    began = time.monotonic()
+    outcome = watched(*[f"signal.signal({int(number)}, signal.SIG_IGN); work(60)"] * 2)
+    assert time.monotonic() - began < 15
+    for timer in timers:
+        timer.join()
+    assert (outcome.code, outcome.fault) == (code, "")
+
+
+def test_duplicate_of_a_signal_does_not_kill_the_ranks(watched: Watched, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "_GRACE_AFTER_SECOND_SIGNAL", 0.0)
+    timers = [threading.Timer(delay, os.kill, (os.getpid(), signal.SIGTERM)) for delay in (0.3, 0.6)]
+    for timer in timers:
+        timer.start()
+    outcome = watched("signal.signal(signal.SIGTERM, signal.SIG_IGN); work(1.5); end(0)")
+    for timer in timers:
+        timer.join()
+    assert outcome == Outcome(DONE, "", 5)

@@ -20,6 +20,7 @@ from lockstep.processes.signals import SIGNALS, handled_signals
 __all__ = [
     "StoppedEarly",
     "asked_to_stop",
+    "asked_to_stop_now",
     "exit_silently",
     "listen",
     "listening",
@@ -44,6 +45,7 @@ class StoppedEarly(RuntimeError):
 
 _asked = 0
 _asked_at = 0.0
+_asked_again = 0
 _announce = False
 _live_view_active = False
 _launcher = 0
@@ -73,8 +75,8 @@ def listening() -> Iterator[None]:
 
     Afterwards, restore the previous handlers. If a signal was received inside, raise it again for them.
     """
-    global _asked
-    _asked = 0
+    global _asked, _asked_again
+    _asked = _asked_again = 0
     main = threading.current_thread() is threading.main_thread()
     _before.update({number: signal.getsignal(number) or signal.SIG_DFL for number in handled_signals()} if main else {})
     listen()
@@ -90,9 +92,13 @@ def listening() -> Iterator[None]:
 
 
 def record_signal(number: int) -> None:
-    """Record a signal that another handler received, as a request to stop."""
-    global _asked
-    _asked = _asked or number
+    """Record a signal that another handler received, as a request to stop, or to stop immediately if it is not the first one."""
+    global _asked, _asked_at, _asked_again
+    now = time.monotonic()
+    if not _asked:
+        _asked, _asked_at = number, now
+    elif not _asked_again and now - _asked_at > _DUPLICATE_WINDOW:
+        _asked_again = number
 
 
 def stop_with_launcher() -> None:
@@ -112,6 +118,11 @@ def asked_to_stop() -> int:
     if not _asked and _launcher and os.getppid() != _launcher:
         return signal.SIGHUP
     return _asked
+
+
+def asked_to_stop_now() -> int:
+    """Return the number of the signal that requested an immediate stop, of those that were recorded; 0 if none did."""
+    return _asked_again
 
 
 def raise_if_asked() -> None:

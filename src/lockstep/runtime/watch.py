@@ -14,7 +14,7 @@ from typing import NamedTuple
 from lockstep.processes import exit_codes
 from lockstep.processes.heartbeat import STOPPED_AFTER, Heartbeats
 from lockstep.processes.signals import STACKS_SIGNAL, handled_signals, signal_name
-from lockstep.run.stop import asked_to_stop, record_signal
+from lockstep.run.stop import asked_to_stop, asked_to_stop_now, record_signal
 from lockstep.runtime.hang_detector import STACKS_TIME, HangDetector
 
 __all__ = ["Outcome", "watch"]
@@ -30,6 +30,9 @@ _GRACE_AFTER_EXIT_CODE = 20.0
 """Seconds that a rank has to end after it has decided on its exit code: threads of foreign code may keep it alive."""
 _GRACE_AFTER_SIGNAL = 20.0
 """Seconds that the ranks have to stop after a signal: schedulers kill a job 30 seconds after SIGTERM."""
+_GRACE_AFTER_SECOND_SIGNAL = 2.0
+"""Seconds that the ranks have to end after a second signal. Python handles signals between two bytecode instructions: it takes
+two that arrive during one call of compiled code for one."""
 
 
 class Outcome(NamedTuple):
@@ -89,11 +92,14 @@ def watch(
     """
     ranks = [_Rank(number, process) for number, process in enumerate(processes)]
 
-    def forward(number: int, frame: FrameType | None) -> None:
-        record_signal(number)
+    def send(number: int) -> None:
         for process in processes:
             if process.poll() is None:
                 process.send_signal(number)
+
+    def forward(number: int, frame: FrameType | None) -> None:
+        record_signal(number)
+        send(number)
 
     def suspend(number: int, frame: FrameType | None) -> None:
         """Stop with all ranks, and continue with them: Ctrl-Z reaches only this process."""
@@ -109,7 +115,7 @@ def watch(
     signal.pthread_sigmask(signal.SIG_SETMASK, previous_mask)
     asked = asked_to_stop()
     if asked:  # before this process began to forward signals
-        forward(asked, None)
+        send(asked)
     try:
         return _Watch(ranks, heartbeats, timeout).wait()
     finally:
@@ -130,6 +136,7 @@ class _Watch:
         self._deadline = float("inf")
         self._failure: Outcome | None = None
         self._asked_at: float | None = None
+        self._asked_again_at: float | None = None
         self._now = time.monotonic()
         if heartbeats is not None:
             for rank in ranks:
@@ -157,6 +164,8 @@ class _Watch:
         self._deadline += seconds
         if self._asked_at is not None:
             self._asked_at += seconds
+        if self._asked_again_at is not None:
+            self._asked_again_at += seconds
         for rank in self._ranks:
             if rank.detector is not None:
                 rank.detector.skip(seconds)
@@ -200,7 +209,7 @@ class _Watch:
         if code < 0:
             text = f"rank {rank.number} was killed by {signal_name(-code)}"
             if asked_to_stop() and -code in handled_signals():  # the second signal, which ends a rank at once
-                return Outcome(exit_codes.INTERRUPTED if -code == signal.SIGINT else exit_codes.PREEMPTED)
+                return _interrupted_by(-code)
             return Outcome(exit_codes.FAILED, text)
         return self._fault(f"rank {rank.number} ended with exit code {code}, before the end of training")
 
@@ -243,6 +252,14 @@ class _Watch:
         if not asked_to_stop():
             return
         self._asked_at = self._asked_at or now
+        again = asked_to_stop_now()
+        if again:
+            self._asked_again_at = self._asked_again_at or now
+            if now - self._asked_again_at > _GRACE_AFTER_SECOND_SIGNAL:
+                self._failure = self._failure or _interrupted_by(again)
+                for rank in self._ranks:
+                    rank.kill()
+                return
         abandoned = any(rank.killed for rank in self._ranks)
         if self._stops and not abandoned and now - self._asked_at > _GRACE_AFTER_SIGNAL and self._is_training():
             text = f"the iteration did not end within {_GRACE_AFTER_SIGNAL:g} s of the signal and is abandoned"
@@ -264,6 +281,11 @@ class _Watch:
 
     def _fault(self, text: str) -> Outcome:
         return Outcome(exit_codes.RANK_LOST, text)
+
+
+def _interrupted_by(number: int) -> Outcome:
+    """Return the outcome of ranks that a second signal has ended."""
+    return Outcome(exit_codes.INTERRUPTED if number == signal.SIGINT else exit_codes.PREEMPTED)
 
 
 def _end_with_stacks(ranks: Sequence[_Rank]) -> None:

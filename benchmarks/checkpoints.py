@@ -18,10 +18,11 @@ from statistics import median
 
 from lockstep.run.environment import describe_environment
 
+SHORT_ITERATIONS = str(Path(__file__).with_name("cartpole_256.yaml"))
 WORKLOADS = {
-    "`cartpole`, the preset": ("cartpole", 50),
-    "`cartpole`, a checkpoint every 10 iterations": ("cartpole", 10),
-    "`pendulum`, the preset": ("pendulum --total-steps 200_000", 50),
+    "CartPole-v1, iterations of 256 steps": ({"config": SHORT_ITERATIONS}, 50),
+    "CartPole-v1, iterations of 256 steps, a checkpoint every 10 iterations": ({"config": SHORT_ITERATIONS}, 10),
+    "`pendulum`, the preset": ({"preset": "pendulum", "total_steps": 200_000}, 50),
 }
 NEVER = 10**9
 PROGRAM = """
@@ -37,19 +38,18 @@ def timed(self, *words):
     spent.append(time.perf_counter() - start)
 
 TrainingRun.save = timed
-preset, steps, every, folder = sys.argv[1:]
-steps = {"total_steps": int(steps)} if steps else {}
-run = lockstep.train(preset, run={"folder": folder, "loggers": (), "progress": "off", "checkpoint_every": int(every), **steps})
+words, every, folder = sys.argv[1:]
+run = {"folder": folder, "loggers": (), "progress": "off", "checkpoint_every": int(every)}
+run = lockstep.train(**json.loads(words), run=run)
 print(json.dumps([sum(row["t_iter"] for row in run.metrics), sum(spent[:-1])]))
 """
 
 
-def measure(preset: str, every: int) -> tuple[float, float]:
+def measure(words: dict[str, object], every: int) -> tuple[float, float]:
     """Train once, and return the seconds of all iterations, and those in `save`, without the last checkpoint, which every run writes."""
-    name, _, steps = preset.partition(" --total-steps ")
     with tempfile.TemporaryDirectory(prefix="checkpoints-") as folder:
-        words = [sys.executable, "-c", PROGRAM, name, steps.replace("_", ""), str(every), folder]
-        output = subprocess.run(words, check=True, stdout=subprocess.PIPE, text=True).stdout
+        command = [sys.executable, "-c", PROGRAM, json.dumps(words), str(every), folder]
+        output = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout
     total, saving = json.loads(output.splitlines()[-1])
     return total, saving
 
@@ -60,12 +60,12 @@ def main() -> None:
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--out", type=Path, default=Path(__file__).with_name("checkpoints.json"))
     arguments = parser.parse_args()
-    measure("cartpole", NEVER)  # fills the cache of compiled kernels
+    measure({"config": SHORT_ITERATIONS}, NEVER)  # fills the cache of compiled kernels
     runs: dict[str, list[dict[str, float]]] = {name: [] for name in WORKLOADS}
     for repeat in range(arguments.repeats):
-        for name, (preset, every) in WORKLOADS.items():
+        for name, (words, every) in WORKLOADS.items():
             order = (every, NEVER) if repeat % 2 else (NEVER, every)
-            found = {interval: measure(preset, interval) for interval in order}
+            found = {interval: measure(words, interval) for interval in order}
             (seconds, saving), (without, _) = found[every], found[NEVER]
             runs[name].append({"with": seconds, "without": without, "saving": saving})
             print(name, f"{seconds / without:.4f}", f"{saving / seconds:.3%}", file=sys.stderr, flush=True)

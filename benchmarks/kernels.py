@@ -20,7 +20,12 @@ from pathlib import Path
 from lockstep.run.environment import processor_type
 
 WORKLOADS = {
-    "`cartpole`": ["cartpole", "--total-steps", "50_000"],
+    "CartPole-v1, iterations of 256 steps": [
+        "--config",
+        str(Path(__file__).with_name("cartpole_256.yaml")),
+        "--total-steps",
+        "50_000",
+    ],
     "default on Pendulum-v1": ["--env", "Pendulum-v1", "--total-steps", "20_480"],
     "`reacher`": ["reacher", "--total-steps", "20_480"],
     "`mujoco` with HalfCheetah-v5": ["mujoco", "--env", "HalfCheetah-v5", "--total-steps", "20_480"],

@@ -45,7 +45,10 @@ WORKS: Mapping[str, Sequence[str]] = {
         "--total-steps",
         "204800",
     ),
-    "`cartpole`, 2 ranks": ("cartpole", "--plan.shards", "2", "--ranks", "2", "--total-steps", "600000"),
+    "CartPole-v1, iterations of 256 steps, 2 ranks": (
+        *("--config", str(Path(__file__).with_name("cartpole_256.yaml")), "--plan.shards", "2"),
+        *("--ranks", "2", "--total-steps", "600000"),
+    ),
 }
 NOTES = """
 An evaluation plays 5 episodes with the most probable actions and 5 with sampled ones: up to 10,000 steps of HalfCheetah, while 10 iterations train 20,480 steps,

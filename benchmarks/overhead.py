@@ -32,7 +32,7 @@ WIDE = " ".join(("--rollout.steps 256 --ppo.epochs 4 --ppo.minibatches 4", *PLAI
 SUPERVISED = "CartPole-v1, 8 × 256"
 ALONE = f"{SUPERVISED}, `--restarts 0`"
 WORKLOADS = {
-    "`cartpole`, the preset": ("cartpole", 1),
+    "CartPole-v1, iterations of 256 steps": (f"--config {Path(__file__).with_name('cartpole_256.yaml')}", 1),
     "CartPole-v1, defaults": ("--env CartPole-v1 --total-steps {steps}", 1),
     SUPERVISED: (f"--env CartPole-v1 {WIDE} --env.count 8 --total-steps {{steps}}", 1),
     ALONE: (f"--env CartPole-v1 {WIDE} --env.count 8 --total-steps {{steps}} --restarts 0", 1),

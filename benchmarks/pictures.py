@@ -87,8 +87,8 @@ def train(runs: Path) -> RunFolder:
     plan = ("--plan", "1:1", "--plan.lag", 1, "--plan.shards", 2, "--ranks", 2, "--run.evaluate-every", 30)
     for name, words in {
         "lander": ("lunarlander", *plan),
-        "cartpole": ("cartpole", "--ranks", 1, "--run.evaluate-every", 20),
-        "few-epochs": ("cartpole", "--ranks", 1, "--run.evaluate-every", 20, "--ppo.epochs", 5),
+        "cartpole": ("cartpole", "--ranks", 1, "--run.evaluate-every", 5),
+        "few-epochs": ("cartpole", "--ranks", 1, "--run.evaluate-every", 5, "--ppo.epochs", 5),
     }.items():
         if not (runs / name).exists():
             lockstep("train", *words, "--out", runs, "--name", name, "--run.progress", "off")

@@ -18,8 +18,15 @@ from typing import Any
 
 from lockstep.run.environment import describe_environment, processor_type
 
+SHORT_ITERATIONS = ("--config", str(Path(__file__).with_name("cartpole_256.yaml")))
 WORKLOADS: dict[str, list[str]] = {
-    "`cartpole`, with kernels": ["cartpole", "--total-steps", "40_000", "--runtime.compile", "on"],
+    "CartPole-v1, iterations of 256 steps, with kernels": [
+        *SHORT_ITERATIONS,
+        "--total-steps",
+        "40_000",
+        "--runtime.compile",
+        "on",
+    ],
     "`mujoco` with HalfCheetah-v5, with kernels": [
         "mujoco",
         "--env",
@@ -29,7 +36,13 @@ WORKLOADS: dict[str, list[str]] = {
         "--runtime.compile",
         "on",
     ],
-    "`cartpole`, without kernels": ["cartpole", "--total-steps", "8_000", "--runtime.compile", "off"],
+    "CartPole-v1, iterations of 256 steps, without kernels": [
+        *SHORT_ITERATIONS,
+        "--total-steps",
+        "8_000",
+        "--runtime.compile",
+        "off",
+    ],
     "`cartpole-no-velocity`, without kernels": [
         "cartpole-no-velocity",
         "--total-steps",

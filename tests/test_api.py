@@ -156,7 +156,7 @@ def test_a_preset_may_be_used_with_another_environment(working_folder: Path) -> 
     with pytest.warns(UserWarning, match="run.solved_return 475 is dropped: it was set for CartPole-v1"):
         run = lockstep.train("cartpole", env={"id": "Acrobot-v1", "engine": "gymnasium"}, **SMALL)
     assert (run.config.env.id, run.config.run.solved_return) == ("Acrobot-v1", None)
-    assert run.config.ppo.gamma == 0.98
+    assert run.config.plan.shards == 4
 
 
 def test_policy_with_memory_accepts_dicts_images_and_masks() -> None:

@@ -170,7 +170,7 @@ def test_training_imports_no_unnecessary_packages(ranks: int, tmp_path: Path, en
         "import atexit, os, sys\n"
         f"atexit.register(lambda: open(f'{tmp_path}/{{os.getpid()}}.txt', 'w').write(str(sorted({_HEAVY} & set(sys.modules)))))"
     )
-    command = [sys.executable, "-m", "lockstep", "train", "cartpole", "--total-steps", "256", "--ranks", str(ranks)]
+    command = [sys.executable, "-m", "lockstep", "train", "cartpole", "--total-steps", "2048", "--ranks", str(ranks)]
     path = {"PYTHONPATH": os.pathsep.join([str(tmp_path), environ["PYTHONPATH"]])}
     done = subprocess.run(command, env=environ | path, cwd=tmp_path, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr

@@ -23,7 +23,7 @@ def on_iteration(iteration):
     if Path("enough").exists():
         iteration.stop()
 """
-SMALL = ("--env.count", 2, "--rollout.steps", 16, "--ppo.epochs", 1, "--ppo.minibatches", 1)
+SMALL = ("--env.count", 2, "--plan.shards", 1, "--rollout.steps", 16, "--ppo.epochs", 1, "--ppo.minibatches", 1)
 TRAIN = (
     "train",
     "cartpole",

@@ -61,7 +61,7 @@ def test_rank_without_a_supervisor_starts_again_with_the_variables(run_cli, tmp_
 
 
 def test_updates_with_kernels_are_those_of_pytorch_up_to_rounding(run_cli, tmp_path: Path) -> None:
-    words = ("train", "cartpole", "--total-steps", 1024, "--ppo.epochs", 1, "--runtime.bits", "portable", "--ranks", 1)
+    words = ("train", "cartpole", "--total-steps", 2048, "--ppo.epochs", 1, "--runtime.bits", "portable", "--ranks", 1)
     results = []
     for kernels in ("on", "off"):
         finished = run_cli(*words, "--runtime.compile", kernels, "--name", kernels)

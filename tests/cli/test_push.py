@@ -5,7 +5,10 @@ from pathlib import Path
 import pytest
 from tests.hub.fake_hub import TOKEN, serving
 
-SHORT = ("--total-steps", 1024, "--run.checkpoint-every", 2, "--run.progress", "off", "--ranks", 1, "--name", "first")
+SHORT = (
+    *("--total-steps", 1024, "--rollout.steps", 32, "--ppo.minibatches", 1, "--run.checkpoint-every", 2),
+    *("--run.progress", "off", "--ranks", 1, "--name", "first"),
+)
 
 
 @pytest.mark.slow

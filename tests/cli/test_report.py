@@ -21,6 +21,7 @@ def trained(run_in, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Folder whose `runs/` holds a short run of CartPole."""
     folder = tmp_path_factory.mktemp("trained")
     short = ("--total-steps", "4000", "--run.checkpoint-every", "5", "--ppo.clip", "0.1", "--ranks", "1")
+    short = (*short, "--rollout.steps", "32", "--ppo.minibatches", "1")
     run_in(folder, "train", "cartpole", *short, "--name", "first")
     return folder
 

@@ -27,7 +27,8 @@ def assert_refused(finished, *parts: str) -> None:
 
 
 def test_train_writes_the_run_folder(run_cli, root: Path, tmp_path: Path) -> None:
-    rc, out, err = run_cli("train", "cartpole", *SHORT, "--name", "first", "--out", "here", "--run.solved-return", 5)
+    words = ("--name", "first", "--run.solved-return", 5)
+    rc, out, err = run_cli("train", "cartpole", *SHORT, "--plan.shards", 1, "--out", "here", *words)
     assert (rc, err) == (0, "")
     lines = out.splitlines()
     assert lines[0] == "starting first: CartPole-v1, 1 rank, cpu, in here/first"
@@ -173,7 +174,16 @@ def test_per_rank_is_resolved_once(run_cli, tmp_path: Path) -> None:
             ["rollout.steps is 100000", "10,000,000,000 steps"],
         ),
         (
-            ["--ppo.learning-rate-kl", "0.01", "--ppo.learning-rate-kl-max", "100", "--ppo.epochs", "1"],
+            [
+                "--ppo.learning-rate-kl",
+                "0.01",
+                "--ppo.learning-rate-kl-max",
+                "100",
+                "--ppo.epochs",
+                "1",
+                "--ppo.minibatches",
+                "1",
+            ],
             ["learning_rate_kl", "at least 2"],
         ),
         (["--env.options", "{num_threads: 3}", "--env.engine", "envpool"], ["env.options", "num_threads"]),
@@ -250,7 +260,7 @@ def test_resume_refuses_a_folder_that_is_not_a_run(run_cli, tmp_path: Path) -> N
 
 @pytest.mark.slow
 def test_resume_with_a_larger_budget_continues_training(run_cli, tmp_path: Path) -> None:
-    assert run_cli("train", "cartpole", *SHORT, "--name", "first").rc == 0
+    assert run_cli("train", "cartpole", *SHORT, "--plan.shards", 1, "--name", "first").rc == 0
     assert "is complete" in run_cli("resume", "first").stdout
     assert_refused(run_cli("resume", "first", "--total-steps", 512), "total_steps is 512", "1024")
     config = tmp_path / "runs" / "first" / "config.json"

@@ -33,6 +33,6 @@ def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeHub]:
 def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Train a run of CartPole with checkpoints of iterations 2 and 4."""
     folder = tmp_path_factory.mktemp("runs")
-    options = {"run.checkpoint_every": 2, "run.progress": "off"}
+    options = {"run.checkpoint_every": 2, "run.progress": "off", "rollout.steps": 32, "ppo.minibatches": 1}
     run = lockstep.train("cartpole", total_steps=1024, out=str(folder), name="first", plan={"shards": 1}, **options)
     return run.path

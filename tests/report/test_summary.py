@@ -13,7 +13,10 @@ from lockstep.presets.families import FAMILIES
 from lockstep.report.summary import RunSummary, summarize
 from lockstep.run.folder import RunFolder
 
-SHORT = ("--total-steps", "3000", "--run.checkpoint-every", "5", "--runtime.compile", "off")
+SHORT = (
+    *("--total-steps", "3000", "--rollout.steps", "32", "--ppo.minibatches", "1"),
+    *("--run.checkpoint-every", "5", "--runtime.compile", "off"),
+)
 
 
 def read_summary(path: Path) -> RunSummary:
@@ -57,9 +60,9 @@ def test_summary_of_results_and_settings(run_cli: Callable[..., tuple[int, str, 
     assert summary.expected.startswith("mean return of 475 over the last 20 episodes")
     origins = {setting.name: setting.origin for setting in summary.settings}
     assert origins["run.solved_return"] == origins["run.total_steps"] == "set"
-    assert origins["ppo.clip"] == "preset"
+    assert origins["plan.shards"] == "preset"
     assert origins["env.count"] == origins["policy.activation"] == "default"
-    assert origins["env.engine"] == origins["plan.shards"] == "decided"
+    assert origins["env.engine"] == "decided"
     assert summary.machine.packages["torch"]
     assert summary.machine.ranks == 1
     assert (summary.evaluated, summary.extended, summary.exact) == (None, False, True)

@@ -20,6 +20,7 @@ EPISODES = 3
 def run(tmp_path_factory: pytest.TempPathFactory) -> lockstep.Run:
     folder = str(tmp_path_factory.mktemp("runs"))
     options = {"run.progress": "off", "run.loggers": [], "run.checkpoint_every": 1, "runtime.compile": "off"}
+    options |= {"rollout.steps": 32, "ppo.minibatches": 1, "plan.shards": 1}
     return lockstep.train("cartpole", total_steps=768, out=folder, name="first", **options)
 
 

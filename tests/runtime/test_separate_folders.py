@@ -26,6 +26,7 @@ def test_rank_that_does_not_see_the_run_folder_is_named_before_training(
 ) -> None:
     (tmp_path / "runs").mkdir()
     task = ["cartpole", "--plan.shards", "2", "--name", "run", "--run.progress", "off", "--runtime.compile", "off"]
+    task += ["--rollout.steps", "32", "--ppo.minibatches", "1"]
     command, copy = ["train", *task, "--runtime.timeout", "8"], "true"
     if place == "a copy":
         assert run_cli("train", *task, "--total-steps", 1024, "--ranks", 1, "--runtime.timeout", 8).rc == 0

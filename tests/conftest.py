@@ -23,7 +23,7 @@ from tests.warm import ROOT, Finished, Program, SpawnedProgram, Warm, connect, s
 from lockstep.processes.portable import portable_environment
 
 WORKS = (
-    *("lockstep.api", "lockstep.cli.main", "lockstep.cli.resume", "lockstep.cli.train", "lockstep.cli.work"),
+    *("lockstep.api", "lockstep.cli.main", "lockstep.cli.resume", "lockstep.cli.train", "lockstep.cli.train_rank"),
     *("lockstep.envs.vector", "lockstep.experiment.build", "lockstep.loop", "lockstep.telemetry.recorder"),
     *("gymnasium.envs.classic_control", "numpy.ctypeslib"),
 )

@@ -44,14 +44,14 @@ def observe(agent: Agent, rows: np.ndarray) -> None:
 
 def test_actions_are_clipped_to_the_bounds() -> None:
     drawn = np.float32([[-3.0, 5.0], [0.5, -0.1], [3.0, 11.0]])
-    assert agent_of(dtype=torch.float32).for_environment(drawn).tolist() == [[-1, 5], [0.5, 0], [1, 10]]
+    assert agent_of(dtype=torch.float32).action_transform(3)(drawn).tolist() == [[-1, 5], [0.5, 0], [1, 10]]
 
 
 def test_squashed_actions_are_scaled_to_the_bounds() -> None:
     agent = agent_of(squash=True)
     drawn = np.array([[0.0, 0.0], [-40.0, 40.0], [np.arctanh(0.5), np.arctanh(-0.5)]])
     # tanh 0, -1, +1, ½, -½ onto [-1, 1] and [0, 10]
-    np.testing.assert_allclose(agent.for_environment(drawn), [[0, 5], [-1, 10], [0.5, 2.5]], atol=1e-12)
+    np.testing.assert_allclose(agent.action_transform(3)(drawn), [[0, 5], [-1, 10], [0.5, 2.5]], atol=1e-12)
 
 
 def test_discrete_actions_are_passed_unchanged() -> None:

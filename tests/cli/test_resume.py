@@ -19,7 +19,7 @@ from torch import Tensor
 import lockstep
 from lockstep.algorithm.plan import Plan
 from lockstep.cli.main import main
-from lockstep.cli.work import resume_under_launcher
+from lockstep.cli.train_rank import resume_under_launcher
 from lockstep.experiment.execute import open_run
 from lockstep.experiment.prepare_resume import prepare_resume
 from lockstep.processes.exit_codes import IN_USE

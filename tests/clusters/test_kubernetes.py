@@ -11,7 +11,7 @@ import yaml
 from tests.live_runs import digests, reached, wait_for
 
 from lockstep.cli.main import main
-from lockstep.processes.exit_codes import BAD_INPUT, DONE, PREEMPTED
+from lockstep.processes.exit_codes import BAD_INPUT, DONE, STOPPED_BY_SIGNAL
 
 WORDS = ("train", "cartpole", "--on", "kubernetes", "--name", "run-1")
 JOB = ("--job", "image=registry/lockstep", "claim=runs")
@@ -118,7 +118,7 @@ def _control(spec: dict[str, Any], pods: dict[int, Any], start: Callable[[int], 
     rules = {
         code: rule["action"] for rule in spec["podFailurePolicy"]["rules"][:2] for code in rule["onExitCodes"]["values"]
     }
-    assert rules[PREEMPTED] == "Ignore"
+    assert rules[STOPPED_BY_SIGNAL] == "Ignore"
     failures = 0
     while pods:
         index, process = next(((index, each) for index, each in pods.items() if each.poll() is not None), (None, None))

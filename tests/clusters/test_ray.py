@@ -11,7 +11,7 @@ import pytest
 from tests.live_runs import digests, processes_with, reached, wait_for
 
 from lockstep.cli.main import main
-from lockstep.processes.exit_codes import BAD_INPUT, DONE, PREEMPTED
+from lockstep.processes.exit_codes import BAD_INPUT, DONE, STOPPED_BY_SIGNAL
 
 pytestmark = [pytest.mark.slow, pytest.mark.extra("ray")]
 
@@ -96,7 +96,7 @@ def test_driver_that_is_asked_to_stop_or_killed_leaves_no_rank(
     wait_for(reached(run, 3), "the third iteration")
     driver.send_signal(signal.SIGTERM)
     code, out, _ = outcome(driver)
-    assert code == PREEMPTED
+    assert code == STOPPED_BY_SIGNAL
     assert "continue from iteration " in out
     assert processes_of(run) == []
     driver = begin(*words, cold=True)

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from tests.live_runs import digests, processes_with, wait_for
 
-from lockstep.processes.exit_codes import BAD_INPUT, DONE, PREEMPTED
+from lockstep.processes.exit_codes import BAD_INPUT, DONE, STOPPED_BY_SIGNAL
 
 pytestmark = [pytest.mark.slow, pytest.mark.exhaustive, pytest.mark.extra("ray", "optuna")]
 
@@ -70,7 +70,7 @@ def test_search_on_the_cluster_finds_the_trials_of_a_local_one(cluster: Any, run
 
 def test_driver_that_is_asked_to_stop_or_killed_leaves_no_run(cluster: Any, begin, tmp_path: Path) -> None:
     there = (*WORDS, *GRID, "--out", "there", "--on", "ray", "--job", f"address={cluster.address}")
-    for number, code in ((signal.SIGTERM, PREEMPTED), (signal.SIGKILL, -signal.SIGKILL)):
+    for number, code in ((signal.SIGTERM, STOPPED_BY_SIGNAL), (signal.SIGKILL, -signal.SIGKILL)):
         driver = begin(*there, cold=True)
         wait_for(lambda: len(processes_of(tmp_path / "there")) == 2, "two runs")
         wait_for(lambda: any(tmp_path.glob("there/runs/*/checkpoints/*")), "a checkpoint")

@@ -13,7 +13,15 @@ from types import SimpleNamespace
 import pytest
 
 from lockstep.group.memory import create_memory
-from lockstep.processes.exit_codes import DONE, FAILED, INTERRUPTED, NON_FINITE, PREEMPTED, RANK_LOST, REPLICAS_DIFFER
+from lockstep.processes.exit_codes import (
+    DONE,
+    FAILED,
+    INTERRUPTED,
+    NON_FINITE,
+    RANK_LOST,
+    REPLICAS_DIFFER,
+    STOPPED_BY_SIGNAL,
+)
 from lockstep.processes.heartbeat import Heartbeats
 from lockstep.run import stop
 from lockstep.runtime import hang_detector
@@ -171,7 +179,7 @@ def test_long_iteration_is_abandoned_after_a_signal(
     timer.start()
     outcome = watched("signal.signal(signal.SIGHUP, signal.SIG_IGN); heartbeat.enter('learn'); work(60)")
     timer.join()
-    assert (outcome.code, outcome.fault) == (PREEMPTED, "")
+    assert (outcome.code, outcome.fault) == (STOPPED_BY_SIGNAL, "")
     text = "the iteration did not end within 0.5 s of the signal and is abandoned"
     assert capfd.readouterr().err.count(text) == 1
 
@@ -184,9 +192,9 @@ def test_rank_0_has_time_to_close_after_a_signal(
     monkeypatch.setattr(module, "_GRACE_AFTER_SUCCESS", 0.3)
     monkeypatch.setattr(module, "_GRACE_AFTER_SIGNAL", 0.3)
     monkeypatch.setattr(stop, "_asked", signal.SIGTERM)
-    program = f"heartbeat.enter('end'); work(1.5); print('closed', flush=True); end({PREEMPTED})"
-    assert watched(f"signal.signal(signal.SIGTERM, signal.SIG_IGN); {program}", f"end({PREEMPTED})") == Outcome(
-        PREEMPTED, "", 5
+    program = f"heartbeat.enter('end'); work(1.5); print('closed', flush=True); end({STOPPED_BY_SIGNAL})"
+    assert watched(f"signal.signal(signal.SIGTERM, signal.SIG_IGN); {program}", f"end({STOPPED_BY_SIGNAL})") == Outcome(
+        STOPPED_BY_SIGNAL, "", 5
     )
     assert capfd.readouterr().out == "closed\n"
 
@@ -202,10 +210,10 @@ def test_another_signal_ends_the_ranks_without_a_fault(watched: Watched) -> None
     outcome = watched("signal.signal(signal.SIGUSR1, signal.SIG_IGN); work(60)")
     for timer in timers:
         timer.join()
-    assert (outcome.code, outcome.fault) == (PREEMPTED, "")
+    assert (outcome.code, outcome.fault) == (STOPPED_BY_SIGNAL, "")
 
 
-@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, INTERRUPTED), (signal.SIGTERM, PREEMPTED)])
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, INTERRUPTED), (signal.SIGTERM, STOPPED_BY_SIGNAL)])
 def test_second_signal_kills_ranks_that_do_not_handle_it(
     watched: Watched, monkeypatch: pytest.MonkeyPatch, number: int, code: int
 ) -> None:

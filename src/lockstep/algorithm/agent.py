@@ -181,7 +181,7 @@ class Agent:
         if self._kernels is not None:
             return KernelActor(self._kernels, noise, actions, self.values, memory)
         count = noise.shape[1]
-        bound_actions = self._action_transform(count)
+        bound_actions = self.action_transform(count)
         if self._numpy_policy is None:
             drawn = torch.from_numpy(noise).to(self.device, self.dtype)
             return TorchActor(self._step, self.distribution, bound_actions, drawn, actions, self.values, memory)
@@ -191,9 +191,15 @@ class Agent:
         policy = self._numpy_policy
         return NumpyActor(policy, self.distribution, transform, bound_actions, noise, actions, self.values, memory)
 
-    def for_environment(self, actions: NDArray[Any]) -> NDArray[Any]:
-        """Map actions `[B]` or `[B, A]` into the bounds of the environment: by tanh if the policy squashes, else by clipping."""
-        return self._action_transform(len(actions))(actions)
+    def action_transform(self, count: int) -> ArrayTransform:
+        """Return a function that maps actions `[count]` or `[count, A]` into the bounds of the environment: by tanh if the policy squashes,
+        else by clipping. Its next call may overwrite the result.
+        """
+        if not self.spaces.continuous_size:
+            return identity
+        low, high = (bound.astype(self._numpy_dtype) for bound in (self.spaces.action_low, self.spaces.action_high))
+        transform = squash(low, high, count) if self.squash else clip(low, high, count)
+        return after_discrete(len(self.spaces.choices), transform) if self.spaces.choices else transform
 
     @torch.inference_mode()
     def values(self, observations: Tensor, pixels: Tensor | None = None) -> Tensor:
@@ -307,18 +313,11 @@ class Agent:
         return digest.hexdigest()
 
     def _bound(self, actions: Tensor) -> Tensor:
-        """Map actions `[N, A]` into the bounds of the environment, as `for_environment` does."""
+        """Map actions `[N, A]` into the bounds of the environment, as `action_transform` does."""
         choices, bounds = len(self.spaces.choices), (self.spaces.action_low, self.spaces.action_high)
         low, high = (torch.from_numpy(bound).to(self.dtype) for bound in bounds)
         bounded = bound_components(actions[:, choices:], low, high, self.squash)
         return torch.cat([actions[:, :choices], bounded], 1) if choices else bounded
-
-    def _action_transform(self, count: int) -> ArrayTransform:
-        if not self.spaces.continuous_size:
-            return identity
-        low, high = (bound.astype(self._numpy_dtype) for bound in (self.spaces.action_low, self.spaces.action_high))
-        transform = squash(low, high, count) if self.squash else clip(low, high, count)
-        return after_discrete(len(self.spaces.choices), transform) if self.spaces.choices else transform
 
     def _statistics(self) -> list[tuple[str, RunningStatistics]]:
         # checkpoints have these names

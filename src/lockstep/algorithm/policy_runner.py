@@ -20,6 +20,7 @@ class PolicyRunner:
         self._agent = agent
         self._count = count
         self._generator = generator
+        self._bound_actions = agent.action_transform(count)
         self.begin()
 
     def begin(self) -> None:
@@ -30,7 +31,10 @@ class PolicyRunner:
 
     @torch.inference_mode()
     def act(self, rows: NDArray[Any], pixels: NDArray[Any] | None = None) -> NDArray[Any]:
-        """Return actions for the environments, from observations `[count, O]` and, with images, pixels `[count, P]`."""
+        """Return actions for the environments, from observations `[count, O]` and, with images, pixels `[count, P]`.
+
+        The next call may overwrite them.
+        """
         agent = self._agent
         observations, images = self._inputs(rows, pixels)
         parameters, _, state = agent.policy.act(observations, images, self.state)
@@ -41,7 +45,7 @@ class PolicyRunner:
         else:
             noise = torch.from_numpy(agent.distribution.noise(self._generator, self._count))
             actions = agent.distribution.sample(parameters, noise.to(parameters))
-        return agent.for_environment(actions.cpu().numpy())
+        return self._bound_actions(actions.cpu().numpy())
 
     @torch.inference_mode()
     def named(self, rows: NDArray[Any], pixels: NDArray[Any] | None = None) -> dict[str, NDArray[Any]]:

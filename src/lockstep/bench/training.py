@@ -17,7 +17,7 @@ from lockstep.config.decode import encode
 from lockstep.config.flags import module_flags
 from lockstep.phases import PHASES
 from lockstep.processes.children import ProcessFailed, child, module_command, module_environment
-from lockstep.processes.exit_codes import DONE, PREEMPTED
+from lockstep.processes.exit_codes import DONE, STOPPED_BY_SIGNAL
 from lockstep.run.folder import RunFolder
 from lockstep.telemetry.status import number
 from lockstep.telemetry.tail import MetricsTail
@@ -127,7 +127,7 @@ def train(
     if goal is not None:
         iterations = config.run.total_steps // (config.env.count * config.rollout.steps)
     with prepared(config, ranks, iterations, "off") as (command, folder):
-        with child(command, module_environment(), (DONE, PREEMPTED)) as process:
+        with child(command, module_environment(), (DONE, STOPPED_BY_SIGNAL)) as process:
             first, memory = _watch(process, folder, ranks, seconds if iterations is None else None, goal)
         rows = [{name: value for name, value in row.items() if type(value) in (int, float)} for row in folder.metrics()]
         if metrics_folder is not None:

@@ -37,7 +37,7 @@ def main(argv: Sequence[str]) -> int:
 
 def _train(argv: Sequence[str], rank: int, size: int, memory: int | None) -> int:
     # These imports take seconds, in which the parent may be killed or a signal may arrive: they follow the calls above.
-    from lockstep.cli.work import train_rank
+    from lockstep.cli.train_rank import train_rank
     from lockstep.envs.functions import import_reference
     from lockstep.experiment.hooks import import_hook
     from lockstep.run.folder import RunFolder

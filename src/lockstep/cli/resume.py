@@ -75,7 +75,7 @@ def _resume(
         extended, rank_info, plan = resolved.config, resolved.rank_info, resolved.plan
     if rank_info is not None:
         announce_connecting(rank_info, extended)
-        from lockstep.cli.work import resume_under_launcher
+        from lockstep.cli.train_rank import resume_under_launcher
 
         return resume_under_launcher(rank_info, folder, config, extended, plan, args.iteration, hook)
     resume_from = prepare_resume(folder, config, extended, args.iteration, plan.ranks)

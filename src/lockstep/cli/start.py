@@ -84,7 +84,7 @@ def start(folder: RunFolder, sizes: Sequence[int], resume_from: int, hook: str |
     _, config = open_run(folder.path)
     if sizes[0] == 1 and not restarts:
         listen()
-        from lockstep.cli.work import train_alone
+        from lockstep.cli.train_rank import train_alone
         from lockstep.experiment.hooks import import_hook
 
         return train_alone(folder, Plan.make(config.plan, 1), resume_from, import_hook(hook))

@@ -166,7 +166,7 @@ def _search(
 
 def _finish(sweep: "Sweep", metadata: Mapping[str, object]) -> int:
     """Write and print the results, and return the exit code. `metadata` goes into the JSON tables."""
-    from lockstep.processes.exit_codes import DONE, FAILED, PREEMPTED
+    from lockstep.processes.exit_codes import DONE, FAILED, STOPPED_BY_SIGNAL
     from lockstep.run.stop import asked_to_stop
     from lockstep.sweep.results import best, table
 
@@ -183,7 +183,7 @@ def _finish(sweep: "Sweep", metadata: Mapping[str, object]) -> int:
     if asked_to_stop() or stopped:
         names = f" before the end of {', '.join(stopped)}" if stopped and not asked_to_stop() else ""
         print(f"stopped{names}; run the same command again to continue")
-        return PREEMPTED
+        return STOPPED_BY_SIGNAL
     return FAILED if failed else DONE
 
 

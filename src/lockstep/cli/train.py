@@ -61,7 +61,7 @@ def main(argv: Sequence[str]) -> int:
                 print(line, file=sys.stderr)
     if rank_info is not None:
         announce_connecting(rank_info, resolved_config)
-        from lockstep.cli.work import train_under_launcher
+        from lockstep.cli.train_rank import train_under_launcher
 
         return train_under_launcher(rank_info, run, hook)
     folder, resolved_config, resume_from = prepare_run(run)

@@ -13,7 +13,7 @@ from lockstep.cli.digest import digests
 from lockstep.cli.start import import_env_module_of_run, start
 from lockstep.config import Config
 from lockstep.envs.functions import is_function
-from lockstep.processes.exit_codes import DONE, FAILED, PREEMPTED
+from lockstep.processes.exit_codes import DONE, FAILED, STOPPED_BY_SIGNAL
 from lockstep.processes.portable import restart_portable
 from lockstep.run.environment import packages, processor_type
 from lockstep.run.folder import RunFolder
@@ -68,7 +68,7 @@ def main(argv: Sequence[str]) -> int:
         return DONE
     if first not in found:  # an error, which was printed, or a signal
         print(f"iteration {first} was not trained; all earlier ones are equal", file=sys.stderr)
-        return code if code != DONE else PREEMPTED
+        return code if code != DONE else STOPPED_BY_SIGNAL
     print(f"iteration {first} differs: {expected[first]} is recorded, {found[first]} was computed here")
     return FAILED
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from lockstep.clusters.job import Job, SweepJob
 from lockstep.files import write_atomically
-from lockstep.processes.exit_codes import BAD_INPUT, DONE, NON_FINITE, PREEMPTED, REPLICAS_DIFFER
+from lockstep.processes.exit_codes import BAD_INPUT, DONE, NON_FINITE, REPLICAS_DIFFER, STOPPED_BY_SIGNAL
 from lockstep.processes.parent import own_command
 
 __all__ = ["array_script", "batch_script", "faults_file", "write_array"]
@@ -113,7 +113,7 @@ def _script(job: Job | SweepJob, sizes: Sequence[int], choice: str, names: Mappi
         # since Slurm 22.05, srun does not take it from the batch script
         cpus=' --cpus-per-task="$SLURM_CPUS_PER_TASK"' if "cpus-per-task" in job.options else "",
         final="|".join(map(str, (DONE, BAD_INPUT, NON_FINITE, REPLICAS_DIFFER))),
-        stopped=PREEMPTED,
+        stopped=STOPPED_BY_SIGNAL,
         bad_input=BAD_INPUT,
         restarts=job.restarts,
     )

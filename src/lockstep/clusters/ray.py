@@ -19,9 +19,9 @@ from lockstep.processes.exit_codes import (
     DONE,
     FAILED,
     NON_FINITE,
-    PREEMPTED,
     RANK_LOST,
     REPLICAS_DIFFER,
+    STOPPED_BY_SIGNAL,
 )
 from lockstep.processes.parent import own_command
 from lockstep.run.folder import RunFolder, RunInUse
@@ -92,10 +92,10 @@ def _train(job: Job, resources: Mapping[str, float], write: Callable[[bool, str]
             continue
         if ended.code in (DONE, *_FINAL) or asked_to_stop():
             return ended.code
-        if ended.code != PREEMPTED and not _restarts(job, limit, ended):
+        if ended.code != STOPPED_BY_SIGNAL and not _restarts(job, limit, ended):
             return ended.code
         sizes = list(job.sizes)
-    return PREEMPTED if asked_to_stop() else FAILED
+    return STOPPED_BY_SIGNAL if asked_to_stop() else FAILED
 
 
 def _restarts(job: Job, limit: RestartLimit, ended: "Ended") -> bool:

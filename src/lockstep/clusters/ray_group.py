@@ -13,7 +13,7 @@ from ray.util.placement_group import placement_group, remove_placement_group
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
 from lockstep.clusters.ray_rank import RankProcess, RankState
-from lockstep.processes.exit_codes import DONE, FAILED, KNOWN, PREEMPTED, RANK_LOST
+from lockstep.processes.exit_codes import DONE, FAILED, KNOWN, RANK_LOST, STOPPED_BY_SIGNAL
 from lockstep.processes.signals import signal_name
 
 __all__ = ["Ended", "NotPlaced", "RankCommand", "run_group"]
@@ -143,7 +143,7 @@ def _outcome(codes: Mapping[int, int | None], ranks: int) -> Ended:
     if not failures and len(codes) < ranks:
         return Ended(RANK_LOST, "the ranks did not end together")
     if not failures:
-        return Ended(PREEMPTED if PREEMPTED in codes.values() else DONE)
+        return Ended(STOPPED_BY_SIGNAL if STOPPED_BY_SIGNAL in codes.values() else DONE)
     # a rank that lost another one is the consequence, not the cause
     rank, code = min(failures.items(), key=lambda failure: failure[1] == RANK_LOST)
     if code is None:
@@ -154,7 +154,7 @@ def _outcome(codes: Mapping[int, int | None], ranks: int) -> Ended:
 
 
 def _failures(codes: Mapping[int, int | None]) -> dict[int, int | None]:
-    return {rank: code for rank, code in codes.items() if code not in (DONE, PREEMPTED)}
+    return {rank: code for rank, code in codes.items() if code not in (DONE, STOPPED_BY_SIGNAL)}
 
 
 @contextmanager

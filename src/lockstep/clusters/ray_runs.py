@@ -13,7 +13,7 @@ from ray.exceptions import RayError
 
 from lockstep.clusters.ray_rank import RankProcess
 from lockstep.files import open_to_append
-from lockstep.processes.exit_codes import BAD_INPUT, PREEMPTED
+from lockstep.processes.exit_codes import BAD_INPUT, STOPPED_BY_SIGNAL
 from lockstep.processes.parent import own_command
 
 __all__ = ["RayRun"]
@@ -85,7 +85,7 @@ class RayRun:
 
     def _after_loss(self) -> int | None:
         if self._stopping:
-            return PREEMPTED
+            return STOPPED_BY_SIGNAL
         if self._used == self._restarts:
             return -SIGKILL
         self._used += 1
@@ -106,7 +106,7 @@ class RayRun:
         if self._has_started:
             self._actor.stop.remote()
         elif self._code is None:
-            self._code = PREEMPTED
+            self._code = STOPPED_BY_SIGNAL
             self.kill()
 
     def kill(self) -> None:

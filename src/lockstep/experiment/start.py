@@ -14,7 +14,15 @@ from lockstep.envs.catalog import SAME_EPISODES
 from lockstep.experiment.execute import execute
 from lockstep.experiment.resolve import compiles, cut_episodes, iterations, resolve
 from lockstep.processes.cores import usable_cores
-from lockstep.processes.exit_codes import BAD_INPUT, DONE, FAILED, NON_FINITE, PREEMPTED, RANK_LOST, REPLICAS_DIFFER
+from lockstep.processes.exit_codes import (
+    BAD_INPUT,
+    DONE,
+    FAILED,
+    NON_FINITE,
+    RANK_LOST,
+    REPLICAS_DIFFER,
+    STOPPED_BY_SIGNAL,
+)
 from lockstep.run.folder import RunFolder
 from lockstep.runtime.checks import check_runtime, resolve_devices
 from lockstep.runtime.rank_info import RankInfo
@@ -199,7 +207,7 @@ def exit_codes_by_error() -> dict[type[Exception], int]:
     from lockstep.store.remote import StoreFailed
 
     return {
-        StoppedEarly: PREEMPTED,
+        StoppedEarly: STOPPED_BY_SIGNAL,
         CheckpointFailed: FAILED,
         FolderLost: FAILED,
         StoreFailed: FAILED,
@@ -233,7 +241,7 @@ def raise_for_exit_code(code: int) -> None:
     """Raise the exception for the exit code of ranks, if it is an error. The ranks have printed the details."""
     from lockstep.group.group import RankLost
 
-    if code in (DONE, PREEMPTED):
+    if code in (DONE, STOPPED_BY_SIGNAL):
         return
     message = f"ranks ended with exit code {code}; their messages are on the standard error stream"
     if code == BAD_INPUT:

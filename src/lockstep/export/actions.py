@@ -1,6 +1,6 @@
 """Decoding distribution parameters to the most probable actions for the environment, in operations that can be exported.
 
-`Agent.for_environment` and `envs/actions.py` do the same in NumPy.
+`Agent.action_transform` and `envs/actions.py` do the same in NumPy.
 """
 
 from itertools import accumulate

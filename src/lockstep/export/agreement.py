@@ -59,7 +59,9 @@ def _expected(
     """Return the agent's outputs, and for each environment (`[N]` bool) if all its choices have a unique mode."""
     spaces = agent.spaces
     parameters, value, after = agent.policy.act(agent.normalize(rows), pixels, state)
-    actions = action_converter(action_space)(agent.for_environment(agent.distribution.mode(parameters).numpy()))
+    actions = action_converter(action_space)(
+        agent.action_transform(len(parameters))(agent.distribution.mode(parameters).numpy())
+    )
     outputs: Arrays = {
         name_of(ACTION, path): np.asarray(reduce(getitem, path, actions)) for path, _ in leaves(action_space)
     }

@@ -10,9 +10,9 @@ __all__ = [
     "KNOWN",
     "NON_FINITE",
     "PIPE_CLOSED",
-    "PREEMPTED",
     "RANK_LOST",
     "REPLICAS_DIFFER",
+    "STOPPED_BY_SIGNAL",
 ]
 
 DONE = 0
@@ -29,7 +29,7 @@ REPLICAS_DIFFER = 5
 """Ranks hold different weights."""
 IN_USE = 6
 """Another process trains the run."""
-PREEMPTED = 75
+STOPPED_BY_SIGNAL = 75
 """A signal asked the run to stop, and it stopped. (EX_TEMPFAIL of sysexits.h: the run can be resumed.)"""
 INTERRUPTED = 130
 """Ctrl-C before training began, or a second one: 128 + SIGINT."""
@@ -40,6 +40,6 @@ PIPE_CLOSED = 141
 
 KNOWN = (
     *(DONE, FAILED, BAD_INPUT, NON_FINITE, RANK_LOST, REPLICAS_DIFFER, IN_USE),
-    *(PREEMPTED, INTERRUPTED, KILLED, PIPE_CLOSED),
+    *(STOPPED_BY_SIGNAL, INTERRUPTED, KILLED, PIPE_CLOSED),
 )
 """All exit codes above. A rank with another exit code was ended by code outside of lockstep, for example by `os._exit` in an environment."""

@@ -192,7 +192,7 @@ class _Watch:
     @property
     def _stops(self) -> bool:
         """True if no rank has failed: the remaining ranks end by themselves, after the end of training or a signal."""
-        return self._failure is None or self._failure == Outcome(exit_codes.PREEMPTED)
+        return self._failure is None or self._failure == Outcome(exit_codes.STOPPED_BY_SIGNAL)
 
     def _ending(self, rank: _Rank) -> Outcome | None:
         """Return the outcome that the exit of this rank implies; None if it ended with code 0, or if this process killed it."""
@@ -266,7 +266,7 @@ class _Watch:
             print(
                 f"lockstep: {text}; resume the run to continue from its newest checkpoint", file=sys.stderr, flush=True
             )
-            self._failure = Outcome(exit_codes.PREEMPTED)
+            self._failure = Outcome(exit_codes.STOPPED_BY_SIGNAL)
             for rank in self._ranks:
                 rank.kill()
 
@@ -285,7 +285,7 @@ class _Watch:
 
 def _interrupted_by(number: int) -> Outcome:
     """Return the outcome of ranks that a second signal has ended."""
-    return Outcome(exit_codes.INTERRUPTED if number == signal.SIGINT else exit_codes.PREEMPTED)
+    return Outcome(exit_codes.INTERRUPTED if number == signal.SIGINT else exit_codes.STOPPED_BY_SIGNAL)
 
 
 def _end_with_stacks(ranks: Sequence[_Rank]) -> None:

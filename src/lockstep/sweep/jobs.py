@@ -14,7 +14,7 @@ from typing import Protocol
 from lockstep.config.flags import module_flags
 from lockstep.files import open_to_append, read_file
 from lockstep.processes.children import module_command, module_environment
-from lockstep.processes.exit_codes import PREEMPTED
+from lockstep.processes.exit_codes import STOPPED_BY_SIGNAL
 from lockstep.processes.parent import die_with_parent
 from lockstep.run.stop import asked_to_stop
 from lockstep.sweep.member import Member
@@ -85,7 +85,7 @@ class ParallelRuns:
                         del running[slot]
                         # SIGTERM kills a process that has not installed its signal handler yet
                         early = member.name in signaled and code == -signal.SIGTERM
-                        codes[member.name] = PREEMPTED if early else code
+                        codes[member.name] = STOPPED_BY_SIGNAL if early else code
                         self.on_end(member, codes[member.name])
                 time.sleep(_POLL_INTERVAL)
         finally:

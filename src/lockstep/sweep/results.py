@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from lockstep.processes.exit_codes import PREEMPTED
+from lockstep.processes.exit_codes import STOPPED_BY_SIGNAL
 from lockstep.sweep.member import Member, is_done, labels
 from lockstep.sweep.values import SEED
 
@@ -27,7 +27,7 @@ def run_row(member: Member, code: int | None) -> Row:
     elif is_done(member):
         state = DONE
     else:
-        state = FAILED if code not in (None, PREEMPTED) else STOPPED if last else NEW
+        state = FAILED if code not in (None, STOPPED_BY_SIGNAL) else STOPPED if last else NEW
     returns = [row["return_mean"] for row in metrics if row.get("return_mean") is not None]
     mean = last.get("return_mean_20")
     return {

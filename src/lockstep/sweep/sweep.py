@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from lockstep.config import Config
-from lockstep.processes.exit_codes import PREEMPTED
+from lockstep.processes.exit_codes import STOPPED_BY_SIGNAL
 from lockstep.run.folder import RunFolder
 from lockstep.run.stop import asked_to_stop
 from lockstep.run.tables import write_rows
@@ -163,7 +163,7 @@ class Sweep:
 
     def unfinished(self) -> list[str]:
         """Return the names of the runs that a signal has stopped since this process started."""
-        stopped = [member for member in self.members if self.codes.get(member.name) == PREEMPTED]
+        stopped = [member for member in self.members if self.codes.get(member.name) == STOPPED_BY_SIGNAL]
         return [member.name for member in stopped if self._row(member)["state"] not in (DONE, PRUNED)]
 
     def failed(self) -> list[str]:

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from lockstep.algorithm.non_finite import NonFinite
-from lockstep.cli.work import _guarded
+from lockstep.cli.train_rank import _guarded
 from lockstep.envs.engine import EnvironmentFailed
 from lockstep.group.group import RankLost
 

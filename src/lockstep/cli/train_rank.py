@@ -22,7 +22,7 @@ from lockstep.experiment.supervise import resume_command
 from lockstep.group.group import Group
 from lockstep.group.texts import exchange_texts
 from lockstep.processes.allocator import keep_freed_memory
-from lockstep.processes.exit_codes import BAD_INPUT, DONE, IN_USE, PREEMPTED
+from lockstep.processes.exit_codes import BAD_INPUT, DONE, IN_USE, STOPPED_BY_SIGNAL
 from lockstep.run.checkpoint import CheckpointFailed
 from lockstep.run.folder import FolderLost, RunFolder, RunInUse
 from lockstep.run.run import TrainingRun
@@ -138,7 +138,7 @@ def _choose_on_rank_0(group: Group, prepare: Callable[[], PreparedRun]) -> Prepa
 def _finish(rank: int, run: TrainingRun, restarts: int = RESTARTS) -> int:
     if rank == 0:
         print(_result_text(run, resume_command(run.folder, restarts)), flush=True)
-    return PREEMPTED if run.stopped else DONE
+    return STOPPED_BY_SIGNAL if run.stopped else DONE
 
 
 def _guarded(rank: int, work: Callable[[], int]) -> int:

@@ -20,8 +20,7 @@ ITERATIONS = 40
 DEFAULTS = {"--rollout.steps": "64", "--plan.shards": "2", "--run.checkpoint-every": "5"}
 WORDS = (
     *("--env", "Faulty-v0", "--env.module", "faulty_env", "--env.count", "8", "--env.timeout", str(TIMEOUT)),
-    *("--runtime.compile", "off", "--run.progress", "off"),
-    *("--runtime.timeout", str(TIMEOUT)),
+    *("--runtime.timeout", str(TIMEOUT), "--run.progress", "off"),
 )
 
 

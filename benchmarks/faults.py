@@ -1,11 +1,11 @@
 """Inject faults into runs, and write how each run ended to benchmarks/faults.json and faults.md, after every case.
 
-    python benchmarks/faults.py [--parts matrix memory kills stored supervised soak] [--only TEXT] [--out benchmarks/faults.json]
+    python benchmarks/faults.py [--parts matrix memory kills stored supervised soak steady] [--only TEXT] [--out benchmarks/faults.json]
 
 `matrix`: every case trains CartPole with one player and two trainers, injects a fault in the middle, and compares the final digest with that of a
 run without faults. `memory`: the same with two ranks whose memory is limited. `kills`: 200 kills of a rank, the launcher or all processes
 at random moments, each followed by a resume. `stored`: 50 kills of all processes of a run with `run.store`. `supervised`: 20 kills of
-ranks of one run. `soak`: ten minutes of kills. `--only` runs the cases of `matrix` and `memory` whose name contains the text. Results of
+ranks of one run. `soak`: ten minutes of kills. `steady`: ten minutes without kills. `--only` runs the cases of `matrix` and `memory` whose name contains the text. Results of
 other parts and cases are kept.
 """
 
@@ -31,7 +31,7 @@ from stored_kills import kill_stored
 from lockstep.run.environment import describe_environment
 
 SPLIT = ("--plan", "1:2", "--ranks", "3")
-PARTS = ("matrix", "memory", "kills", "stored", "supervised", "soak")
+PARTS = ("matrix", "memory", "kills", "stored", "supervised", "soak", "steady")
 KILLS, STORED_KILLS, SUPERVISED_KILLS, SOAK = 200, 50, 20, 600.0
 FAULT_AT = 12
 """The iteration in which a fault from outside is injected; environments fail in the same one."""
@@ -207,6 +207,7 @@ def main() -> None:
             "stored": lambda: kill_stored(folder, STORED_KILLS),
             "supervised": lambda: kill_supervised(folder, SUPERVISED_KILLS),
             "soak": lambda: soak(folder, SOAK),
+            "steady": lambda: soak(folder, SOAK, kills_ranks=False),
         }.items():
             if part in args.parts:
                 kills["resumed" if part == "kills" else part] = work()

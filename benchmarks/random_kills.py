@@ -151,14 +151,17 @@ def kill_supervised(folder: Path, kills: int) -> Figures:
     }
 
 
-def soak(folder: Path, seconds: float) -> Figures:
-    """Kill ranks of a run of four ranks for some minutes, and follow the memory and the descriptors of all processes."""
+def soak(folder: Path, seconds: float, kills_ranks: bool = True) -> Figures:
+    """Follow the memory and the descriptors of all processes of a run of four ranks for some minutes.
+
+    With `kills_ranks`, ranks are killed, and a checkpoint is written at every iteration. Otherwise the run has the default settings.
+    """
     generator = random.Random(3)
-    words = (*EVERY, "--plan.shards", "4", "--ranks", "4", "--restarts", "1000")
-    case = Case(folder, "soak", *words, iterations=10**6)
+    words = EVERY if kills_ranks else ("--rollout.steps", "256", "--run.checkpoint-every", "50")
+    case = Case(folder, "soak", *words, "--plan.shards", "4", "--ranks", "4", "--restarts", "1000", iterations=10**6)
     launcher, kills = case.start(), 0
     begun, seen = time.monotonic(), dict[int, list[tuple[float, int, int]]]()
-    next_kill = generator.uniform(30, 120)
+    next_kill = generator.uniform(30, 120) if kills_ranks else float("inf")
     while time.monotonic() - begun < seconds and launcher.poll() is None:
         ranks = case.ranks(launcher.pid)
         for number in (launcher.pid, *ranks):
@@ -206,6 +209,7 @@ def kills_table(kills: dict[str, Figures]) -> Iterator[str]:
         "stored": "All processes of runs of two ranks with `run.store` are killed before or after any write to a local server of S3, half of the times with the loss of the run folder; the command is repeated.",
         "supervised": "Ranks of one supervised run of two ranks are killed while they train: one command, without a resume.",
         "soak": "A run of four ranks on two cores for some minutes, with kills.",
+        "steady": "The same without kills, with the default settings.",
     }
     for name, title in titles.items():
         if name in kills:

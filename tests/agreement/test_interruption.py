@@ -3,7 +3,9 @@
 import json
 import os
 import signal
+import subprocess
 import time
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -182,9 +184,12 @@ def test_second_signal_kills_the_run(begin, tmp_path: Path, ranks: int, work: st
     process.send_signal(signal.SIGINT)
     time.sleep(1.5)
     assert process.poll() is None
-    process.send_signal(signal.SIGINT)
-    process.communicate(timeout=10)
-    assert process.returncode not in (0, 75)
+    for _ in range(5):  # signals within a second count as one, also if the machine has delayed the first one
+        process.send_signal(signal.SIGINT)
+        with suppress(subprocess.TimeoutExpired):
+            process.communicate(timeout=4)
+            break
+    assert process.returncode not in (None, 0, 75)
     wait_for(lambda: not ranks_of(run), "no orphan", 5)
 
 

@@ -19,6 +19,32 @@ pytestmark = [
 SIZE = ("--plan.shards", 2, "--env.count", 4, "--rollout.steps", 32, "--ppo.epochs", 2)
 PORTABLE = ("train", *SIZE, "--runtime.bits", "portable", "--run.progress", "off")
 WORDS = (*PORTABLE, "--runtime.compile", "off")
+SPOT = """
+import gymnasium as gym
+import numpy as np
+
+
+class Spot(gym.Env):
+    observation_space, action_space = gym.spaces.Box(0, 255, (36, 36, 1), np.uint8), gym.spaces.Discrete(2)
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        self.place, self.steps = int(self.np_random.integers(36)), 0
+        return self.image(), {}
+
+    def step(self, action):
+        self.place, self.steps = (self.place + 2 * int(action) - 1) % 36, self.steps + 1
+        return self.image(), self.place / 36, False, self.steps == 9, {}
+
+    def image(self):
+        image = np.zeros((36, 36, 1), np.uint8)
+        image[:, self.place] = 255
+        return image
+
+
+gym.register("Spot-v0", Spot)
+"""
+"""Module of an environment with small images."""
 RECORDED = {
     "CartPole-v1": "558f91fea40a57afcff672542a50db0e19f0c586d9bafc857b99a55bc2442591",
     "Pendulum-v1": "0f545a1cd6154003d710511eb37f377e444cd460c8865780ed0a045da67a0848",
@@ -76,15 +102,21 @@ def test_updates_with_kernels_are_those_of_pytorch_up_to_rounding(run_cli, tmp_p
 @pytest.mark.parametrize("processor", ["Haswell", "EPYC-Milan"])
 @pytest.mark.parametrize(
     "settings",
-    [("off",), ("on",), ("on", "--policy.core", "lstm"), ("on", "--policy.core", "gru")],
-    ids=["operations", "kernels", "lstm", "gru"],
+    [
+        *(("off",), ("on",), *(("on", "--policy.core", core) for core in ("lstm", "gru", "mingru"))),
+        *(("on", "--curiosity.kind", kind) for kind in ("rnd", "icm", "disagreement")),
+        *(("on", "--env", "Pendulum-v1", "--policy.distribution", kind) for kind in ("gaussian", "beta")),
+        *((compiled, "--env", "Spot-v0", "--env.module", "spot") for compiled in ("off", "on")),
+    ],
+    ids=lambda words: " ".join(words).replace("--", ""),
 )
 def test_emulated_processors_compute_the_same(
     run_cli, tmp_path: Path, processor: str, settings: tuple[str, ...]
 ) -> None:
     """One by Intel and one by AMD, both without AVX-512. Takes a minute each: emulation is slow."""
     program = shutil.which("qemu-x86_64")
-    words = (*PORTABLE, "--runtime.compile", *settings, "--total-steps", 256, "--env", "CartPole-v1", "--ranks", 1)
+    (tmp_path / "spot.py").write_text(SPOT)
+    words = (*PORTABLE, "--runtime.compile", *settings, "--total-steps", 256, "--ranks", 1)
     assert run_cli(*words, "--name", "here").rc == 0
     emulated = (str(program), "-cpu", processor, sys.executable, "-m")
     finished = run_cli(*words, "--name", "emulated", "--restarts", 0, prefix=emulated, env=portable_variables())

@@ -66,7 +66,7 @@ def kill_and_resume(folder: Path, kills: int) -> Figures:
     """
     generator, expected = random.Random(1), reference(folder, SHORT)
     counts = dict.fromkeys(("kills", "runs", *COUNTED), 0)
-    with serving(environ(), "lockstep.cli.work", "lockstep.api") as server:
+    with serving(environ(), "lockstep.cli.train_rank", "lockstep.api") as server:
         while counts["kills"] < kills:
             counts["runs"] += 1
             name = f"resumed-{counts['runs']}"
@@ -132,7 +132,7 @@ def kill_supervised(folder: Path, kills: int) -> Figures:
     """Kill ranks of one run at random moments of its training. The command starts them again."""
     generator, expected = random.Random(2), reference(folder, LONG)
     case, done = Case(folder, "supervised", *EVERY, "--ranks", "2", "--restarts", "1000", iterations=LONG), 0
-    with serving(environ(), "lockstep.cli.work", "lockstep.api") as server:
+    with serving(environ(), "lockstep.cli.train_rank", "lockstep.api") as server:
         launcher = case.start(server=server.address)
         while done < kills and wait_for_metrics(case, launcher):
             time.sleep(generator.uniform(0, 1))

@@ -36,8 +36,7 @@ def test_processors_that_give_the_recorded_digest_are_added(
 
     monkeypatch.setattr(digests, "RESULTS", tmp_path / "digests.json")
     for processor, digest in (("first", "aa"), ("second", "aa"), ("third", "bb"), ("first", "aa")):
-        monkeypatch.setattr(digests, "processor_type", lambda portable, name=processor: name)
-        assert digests.record("cartpole", "on", digest) == "aa"
+        assert digests.record("cartpole", "on", digest, processor) == "aa"
     assert json.loads(digests.RESULTS.read_text()) == {
         "cartpole": {"compile on": {"digest": "aa", "processors": ["first", "second"]}}
     }

@@ -87,7 +87,7 @@ def kill_stored(folder: Path, kills: int) -> Figures:
     generator, expected = random.Random(4), reference(folder, LONG)
     counts: Figures = dict.fromkeys(("kills", "of these before anything was stored", "runs", *COUNTED), 0)
     counts |= dict.fromkeys(("newest checkpoints that were lost", "different final digests"), 0)
-    with storage() as killer, serving(environ(), "lockstep.cli.work", "lockstep.api") as server:
+    with storage() as killer, serving(environ(), "lockstep.cli.train_rank", "lockstep.api") as server:
         while counts["kills"] < kills:
             counts["runs"] += 1
             words = ("--ranks", "2", "--restarts", "0", "--resume", "--run.store", STORE)

@@ -1,6 +1,7 @@
 """Rules for the whole repository: sizes of files, names, dangerous calls, imports, packaging."""
 
 import ast
+import importlib.util
 import os
 import re
 import subprocess
@@ -176,6 +177,13 @@ def test_training_imports_no_unnecessary_packages(ranks: int, tmp_path: Path, en
     assert done.returncode == 0, done.stderr
     imported = [path.read_text() for path in tmp_path.glob("*.txt")]
     assert imported == ["[]"] * (1 + ranks)
+
+
+def test_modules_that_benchmarks_name_in_strings_exist(root: Path) -> None:
+    texts = [path.read_text(encoding="utf-8") for path in (root / "benchmarks").glob("*.py")]
+    names = {name for text in texts for name in re.findall(r"\"(lockstep(?:\.\w+)+)\"", text)}
+    assert names
+    assert [name for name in names if importlib.util.find_spec(name) is None] == []
 
 
 def test_installed_version_is_that_of_the_code() -> None:

@@ -158,7 +158,8 @@ def soak(folder: Path, seconds: float, kills_ranks: bool = True) -> Figures:
     """
     generator = random.Random(3)
     words = EVERY if kills_ranks else ("--rollout.steps", "256", "--run.checkpoint-every", "50")
-    case = Case(folder, "soak", *words, "--plan.shards", "4", "--ranks", "4", "--restarts", "1000", iterations=10**6)
+    name = "soak" if kills_ranks else "steady"
+    case = Case(folder, name, *words, "--plan.shards", "4", "--ranks", "4", "--restarts", "1000", iterations=10**6)
     launcher, kills = case.start(), 0
     begun, seen = time.monotonic(), dict[int, list[tuple[float, int, int]]]()
     next_kill = generator.uniform(30, 120) if kills_ranks else float("inf")

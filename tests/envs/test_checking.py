@@ -20,7 +20,8 @@ class Walk(gym.Env[Any, Any]):
         global created
         created += 1
         self.fault, self.instance, self.episode = fault, created, 0
-        self.observation_space, self.action_space = Box(-50, 50, (2,), np.float32), Discrete(2)
+        self.precision = np.float64 if fault == "large" else np.float32
+        self.observation_space, self.action_space = Box(-50, 50, (2,), self.precision), Discrete(2)
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
         super().reset(seed=seed)
@@ -36,7 +37,9 @@ class Walk(gym.Env[Any, Any]):
             place += self.episode
         if self.fault == "bounds" and self.steps == 3:
             place = 60
-        return np.array([place, self.steps], np.float32)
+        if self.fault == "large" and self.steps == 3:
+            place = 1e39
+        return np.array([place, self.steps], self.precision)
 
     def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
         if self.fault == "raises" and self.steps == 4:
@@ -45,6 +48,10 @@ class Walk(gym.Env[Any, Any]):
         self.place += float(self.np_random.normal()) * (2 * int(action) - 1)
         reward = np.nan if self.fault == "nan" and self.steps == 2 else self.place * (self.fault != "sparse")
         ended = self.steps == 30 and self.fault != "endless"
+        if self.fault == "vector reward":
+            return self._observation(), np.ones(1), ended, False, {}  # type: ignore[return-value]
+        if self.fault == "no end":
+            return self._observation(), float(reward), None, False, {}  # type: ignore[return-value]
         return self._observation(), float(reward), ended, False, {}
 
 
@@ -63,11 +70,37 @@ class Masked(Walk):
         return super().step(action)
 
 
+class MaskedByInfo(Walk):
+    """The same, with a mask in info."""
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+        return super().reset(seed=seed)[0], {"action_mask": np.array([1, 1], np.int8)}
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        return *super().step(action)[:4], {"action_mask": np.array([1, 1], np.int8)}
+
+
+class HighForce(Walk):
+    """The same, with an action that has only a lower bound, a high one, and an observation without entries."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.action_space = Box(5000, np.inf, (1,))  # type: ignore[assignment]
+        self.observation_space = Dict({"nothing": Box(-1, 1, (0,)), "place": Box(-50, 50, (2,))})  # type: ignore[assignment]
+
+    def _observation(self) -> Any:
+        return {"nothing": np.zeros(0, np.float32), "place": super()._observation()}
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        assert 5000 <= action[0] <= 6000
+        return super().step(1)
+
+
 def found(fault: str) -> dict[str, Finding]:
     return {finding.name: finding for finding in lockstep.check_env(Walk, fault=fault)}
 
 
-@pytest.mark.parametrize("env", ["CartPole-v1", "Pendulum-v1", Masked, Walk])
+@pytest.mark.parametrize("env", ["CartPole-v1", "Pendulum-v1", Masked, MaskedByInfo, HighForce, Walk])
 def test_environment_without_faults_passes(env: Any) -> None:
     levels = {finding.name: finding.level for finding in lockstep.check_env(env)}
     assert "fail" not in levels.values(), levels
@@ -90,6 +123,14 @@ def test_environment_without_faults_passes(env: Any) -> None:
             "observation after step 3 of episode 1 differs if the environment",
         ),
         ("nan", "rewards", "fail", "3 of 90 values are NaN or infinite"),
+        ("large", "observations", "fail", "3 of 186 values are NaN or infinite in float32"),
+        (
+            "vector reward",
+            "episodes",
+            "fail",
+            "returned a reward of type ndarray (array([1.])); the reward must be a number",
+        ),
+        ("no end", "episodes", "fail", "returned terminated of type NoneType (None); it must be a bool"),
         ("bounds", "bounds", "note", "3 of 186 values of observations lie outside of the space"),
         ("raises", "episodes", "fail", "failed: KeyError: 'door'"),
         ("sparse", "rewards", "note", "the reward is sparse"),

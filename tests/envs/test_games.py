@@ -189,3 +189,9 @@ def test_agents_take_turns_in_a_single_environment() -> None:
     assert has_time_limit(EnvConfig(SPREAD, "pettingzoo"))
     [played] = [finding for finding in check_env(SPREAD) if finding.name == "episodes"]
     assert (played.level, "75 to 75 steps" in played.text) == ("ok", True)
+
+
+def test_function_of_a_game_is_checked() -> None:
+    findings = {finding.name: finding.level for finding in lockstep.check_env(Visit)}
+    assert findings["resume"] == findings["determinism"] == "ok"
+    assert "fail" not in findings.values()

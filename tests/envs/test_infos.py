@@ -9,7 +9,7 @@ from tests.envs.test_engines import actions_of, trajectory
 
 from lockstep.envs.catalog import make_engine
 from lockstep.envs.engine import EnvironmentFailed
-from lockstep.envs.infos import batch_values
+from lockstep.envs.infos import Entry, batch_values
 from lockstep.envs.layout import ContractViolation
 from lockstep.envs.settings import EnvConfig
 
@@ -61,6 +61,17 @@ def collected(
         return np.array(found)
     finally:
         engine.close()
+
+
+def test_entry_of_nested_and_masked_infos() -> None:
+    episode = {"r": np.array([1.0, 2.0]), "_r": np.array([False, True]), "l": np.array([3, 4])}
+    mask = np.array([False, True])
+    infos = {"episode": episode, "_episode": mask, "pair": (np.array([5, 6]), np.array([[7], [8]])), "version": 9}
+    assert dict(Entry(infos, 0)) == {"pair": (5, [7]), "version": 9}
+    assert Entry(infos, 1)["episode"] == {"r": 2.0, "l": 4}
+    assert list(Entry(infos, 1)) == ["episode", "pair", "version"]
+    with pytest.raises(KeyError):
+        Entry(infos, 0)["episode"]
 
 
 @pytest.mark.parametrize("engine", ["gymnasium", "gymnasium-async"])

@@ -8,6 +8,7 @@ import gymnasium as gym
 import numpy as np
 import pytest
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
+from gymnasium.wrappers.vector import RecordEpisodeStatistics
 from tests.envs import sample_environments
 from tests.envs.sample_vectors import WALK, Walk, register
 
@@ -232,6 +233,42 @@ def test_a_single_environment_of_a_vector_environment() -> None:
     engine = make_engine(EnvConfig(WALK, "gymnasium", 4), 1, 0, 1)
     engine.reset()
     assert played(engine, 3)[-1][2].all()
+
+
+def recorded(num_envs: int) -> Any:
+    """Return walks whose infos have a nested dict at the end of an episode."""
+    return RecordEpisodeStatistics(Walk(num_envs))
+
+
+class Announced(Walk):
+    """Walks with same-step autoreset, whose infos have a name with a mask in every step, and the last info at the end of an episode."""
+
+    def __init__(self, num_envs: int) -> None:
+        super().__init__(num_envs, "SAME_STEP")
+
+    def step(self, actions: Any) -> Any:
+        *step, infos = super().step(actions)
+        ended = step[2] | step[3]
+        infos |= {"success": ended.astype(np.float64), "_success": ended.copy()}
+        if ended.any():
+            infos |= {
+                "final_info": {"success": ended.astype(np.float64), "_success": ended.copy()},
+                "_final_info": ended,
+            }
+        return *step, infos
+
+
+@pytest.mark.parametrize("make", [recorded, Announced])
+def test_single_environment_of_infos_with_structure(make: Any) -> None:
+    assert {finding.level for finding in check_env(make)} <= {"ok", "note"}
+    env = make_one(EnvConfig(register_function(make)))
+    env.reset(seed=1)
+    infos = [env.step(2)[4] for _ in range(3)]
+    assert infos[0].keys() == infos[1].keys() == set()
+    if make is recorded:
+        assert infos[2]["episode"]["l"] == 3
+    else:
+        assert infos[2] == {"success": 1.0}
 
 
 def test_checks_of_a_vector_environment() -> None:

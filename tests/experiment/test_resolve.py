@@ -11,6 +11,7 @@ import pytest
 from lockstep.algorithm.plan import Plan
 from lockstep.config import Config
 from lockstep.config.decode import decode
+from lockstep.envs.functions import register_function
 from lockstep.experiment import resolve as resolving
 from lockstep.experiment.resolve import compiles, cut_episodes, iterations, resolve
 
@@ -230,3 +231,18 @@ def test_episodes_that_checkpoints_would_cut(monkeypatch: pytest.MonkeyPatch) ->
     assert cut_episodes(dataclasses.replace(config, run=dataclasses.replace(config.run, checkpoint_every=313))) is None
     monkeypatch.setattr(resolving, "restarted_episode_limit", lambda env: None)
     assert cut_episodes(config) is None
+
+
+def test_time_limit_for_episodic_curiosity_is_set_with_a_wrapper() -> None:
+    env = {"id": register_function(Limited), "count": 8, "options": {"max_episode_steps": 10}}
+    with pytest.raises(ValueError, match=r"have no time limit; set one with env.wrappers, for example TimeLimit\("):
+        resolve(config_of(env=env, curiosity={"kind": "ngu"}), 1)
+    limited = {**env, "wrappers": ["TimeLimit(max_episode_steps=10)"]}
+    assert resolve(config_of(env=limited, curiosity={"kind": "ngu"}), 1).curiosity.kind == "ngu"
+
+
+class Limited(Force):
+    """Environment of a function that takes a time limit and ignores it."""
+
+    def __init__(self, max_episode_steps: int, render_mode: str | None = None) -> None:
+        super().__init__(-1, 1, 1)

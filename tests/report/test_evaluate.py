@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from lockstep.report import evaluate
 from lockstep.report.evaluate import Evaluation, play_episodes
 
 
@@ -41,3 +42,13 @@ def test_truncation_ends_an_episode() -> None:
     assert [length for _, length in episodes] == [200]
     assert episodes[0][0] < 0
     env.close()
+
+
+def test_endless_episode_is_ended_and_reported(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(evaluate, "MAX_STEPS", 50)
+    env = gym.make("Pendulum-v1", max_episode_steps=10**6)
+    episodes = list(play_episodes(env, lambda: lambda observation, info: np.zeros(1), [1, 2]))
+    env.close()
+    assert [length for _, length in episodes] == [50, 50]
+    lines = Evaluation([total for total, _ in episodes], [50, 49]).lines().splitlines()
+    assert lines[2].startswith("note    1 of 2 episodes were ended after 50 steps: set a time limit")

@@ -9,7 +9,7 @@ import pytest
 
 import lockstep
 from lockstep.randomness import seed_of
-from lockstep.report import training_evaluation
+from lockstep.report import evaluate
 from lockstep.report.training_evaluation import evaluate_checkpoint
 from lockstep.run.folder import RunFolder
 
@@ -62,7 +62,7 @@ def test_one_episode_has_no_deviation(run: lockstep.Run) -> None:
 
 
 def test_endless_episode_is_cut_off(run: lockstep.Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(training_evaluation, "_MAX_STEPS", 4)
+    monkeypatch.setattr(evaluate, "MAX_STEPS", 4)
     assert evaluate_checkpoint(run.folder, 2, EPISODES)["length_mean"] == 4
 
 

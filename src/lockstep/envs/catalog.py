@@ -11,6 +11,7 @@ from lockstep.envs.engine import Engine
 from lockstep.envs.env_factory import EnvFactory
 from lockstep.envs.families import ATARI, FAMILIES, TASKS, base_of, family_of, version
 from lockstep.envs.faults import FaultLimit
+from lockstep.envs.functions import is_function
 from lockstep.envs.interface import Interface
 from lockstep.envs.settings import EnvConfig
 from lockstep.envs.spaces import Spaces, describe
@@ -150,7 +151,9 @@ def first_seed(config: EnvConfig, seed: int, index: int) -> int:
 
 def has_time_limit(config: EnvConfig) -> bool:
     """Return True if the length of episodes is known to be limited."""
-    if config.engine in ("envpool", "ale") or "max_episode_steps" in config.options:  # these engines limit all episodes
+    if config.engine in ("envpool", "ale"):  # they limit all episodes
+        return True
+    if "max_episode_steps" in config.options and not is_function(config.id):  # gymnasium.make reads it
         return True
     env = make_one(config)
     env.close()

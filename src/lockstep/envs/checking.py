@@ -23,7 +23,7 @@ from lockstep.envs.engine import EnvironmentFailed
 from lockstep.envs.env_factory import EnvFactory
 from lockstep.envs.episodes import EpisodeLog, SeededEpisodes
 from lockstep.envs.families import is_vector_only
-from lockstep.envs.functions import Make, register_function
+from lockstep.envs.functions import Make, register_function, returns_parallel
 from lockstep.envs.interface import Interface, failure_text
 from lockstep.envs.probing import mask_of, random_actions
 from lockstep.envs.settings import EngineName, EnvConfig
@@ -79,8 +79,10 @@ def check_env(env: str | Make, **options: bool | int | float | str) -> list[Find
     Example:
         >>> lockstep.check_env("CartPole-v1")
     """
-    env_id = env if isinstance(env, str) else register_function(env)
-    return list(check_environment(EnvConfig(env_id, options=options)))
+    config = EnvConfig(env if isinstance(env, str) else register_function(env), options=options)
+    if returns_parallel(config.id, options):
+        config = replace(config, engine="pettingzoo")
+    return list(check_environment(config))
 
 
 def check_environment(config: EnvConfig) -> Iterator[Finding]:
@@ -196,17 +198,22 @@ def _check_values(episodes: Sequence[Sequence[_Step]], space: gym.Space[Any]) ->
     rows = np.concatenate([[step.row for step in steps] for steps in episodes])
     rewards = np.concatenate([[step.reward for step in steps[1:]] for steps in episodes])
     for name, values in (("observations", rows), ("rewards", rewards)):
-        bad = int(np.count_nonzero(~np.isfinite(values)))
+        with np.errstate(over="ignore"):
+            bad = int(np.count_nonzero(~np.isfinite(values.astype(np.float32))))  # as networks get them
         if bad:
-            yield Finding(name, "fail", f"{bad} of {values.size} values are NaN or infinite")
+            precision = " in float32" if np.isfinite(values).all() else ""
+            yield Finding(name, "fail", f"{bad} of {values.size} values are NaN or infinite{precision}")
         elif values.size:
             sparse = name == "rewards" and not values.any()
             text = "all 0 in these episodes: the reward is sparse" if sparse else f"finite, {_range(values)}"
             yield Finding(name, "note" if sparse else "ok", text)
     if isinstance(space, Box) and len(space.shape) == 1:
-        outside = int(np.count_nonzero((rows < space.low) | (rows > space.high)))
+        values = rows[:, : space.shape[0]]  # without an action mask from info
+        outside = int(np.count_nonzero((values < space.low) | (values > space.high)))
         if outside:
-            yield Finding("bounds", "note", f"{outside} of {rows.size} values of observations lie outside of the space")
+            yield Finding(
+                "bounds", "note", f"{outside} of {values.size} values of observations lie outside of the space"
+            )
 
 
 def _range(values: NDArray[Any]) -> str:

@@ -118,8 +118,14 @@ class SeededEpisodes(gym.Wrapper[Any, Any, Any, Any]):
                 raise
             raise ContractViolation(_OLD_STEP) from error
         # the comparison of shapes is needed because NumPy would broadcast an observation of shape (1,)
-        if self._check_next or reward is None or (self._plain and getattr(observation, "shape", None) != self._shape):
-            self._check_step(observation, reward)
+        if (
+            self._check_next
+            or reward is None
+            or terminated is None
+            or truncated is None
+            or (self._plain and getattr(observation, "shape", None) != self._shape)
+        ):
+            self._check_step(observation, reward, terminated, truncated)
         passed_on: dict[str, Any] = {}
         if terminated or truncated:
             self.waiting = True
@@ -153,17 +159,21 @@ class SeededEpisodes(gym.Wrapper[Any, Any, Any, Any]):
         except ContractViolation as error:
             raise ContractViolation(f"{error} (after the reset to episode {episode})") from None
 
-    def _check_step(self, observation: Any, reward: Any) -> None:
+    def _check_step(self, observation: Any, reward: Any, *ends: Any) -> None:
         """Check the first step of an episode, and steps that look wrong.
 
         Checking every step would slow down a fast environment by 1 %.
         """
         self._check_next = self._strict
         number = np.asarray(reward)
-        if number.size != 1 or number.dtype.kind not in "biuf":
+        if number.ndim or number.dtype.kind not in "biuf":
             raise ContractViolation(
                 f"returned a reward of type {type(reward).__name__} ({reward!r}); the reward must be a number"
             )
+        for name, end in zip(("terminated", "truncated"), ends, strict=True):
+            flag = np.asarray(end)
+            if flag.ndim or flag.dtype.kind not in "biu":
+                raise ContractViolation(f"returned {name} of type {type(end).__name__} ({end!r}); it must be a bool")
         if self._plain or self._strict:
             self._layout.check(observation)
 

@@ -23,6 +23,7 @@ __all__ = [
     "reference",
     "register_function",
     "registered_function",
+    "returns_parallel",
 ]
 
 Make = Callable[..., gym.Env[Any, Any] | gym.vector.VectorEnv[Any, Any, Any]]
@@ -103,6 +104,24 @@ def check_registered(env_id: str) -> None:
         )
 
 
+def returns_parallel(env_id: str, options: Mapping[str, Any]) -> bool:
+    """Return True if an id is that of a registered function that creates a parallel environment of PettingZoo."""
+    if env_id not in _FUNCTIONS or is_vector_function(env_id):
+        return False
+    try:
+        env = _FUNCTIONS[env_id](**options)
+    except Exception:  # reported where the environment is used
+        return False
+    parallel = _is_parallel(env)
+    if parallel:
+        env.close()
+    return parallel
+
+
+def _is_parallel(env: Any) -> bool:
+    return hasattr(env, "possible_agents")
+
+
 def make_registered(env_id: str, options: Mapping[str, Any]) -> gym.Env[Any, Any]:
     """Create an environment with a registered function.
 
@@ -114,7 +133,7 @@ def make_registered(env_id: str, options: Mapping[str, Any]) -> gym.Env[Any, Any
         raise ValueError(
             f"the function returned a {type(env).__name__}, a vector environment: it must take the number of environments as num_envs"
         )
-    if hasattr(env, "possible_agents"):
+    if _is_parallel(env):
         raise ValueError(
             f"the function returned {type(env).__name__!r}, which has several agents: set env.engine to 'pettingzoo'"
         )

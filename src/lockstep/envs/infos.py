@@ -17,23 +17,36 @@ _LISTED = 12
 
 
 class Entry(Mapping[str, Any]):
-    """The `info` of one environment of a batch. `infos` has an array per name and, in Gymnasium, a mask per name under `_name`."""
+    """The `info` of one environment of a batch. `infos` has an array per name and, in Gymnasium, a mask per name under `_name`.
+
+    Values may be mappings of this kind, and tuples of arrays.
+    """
 
     def __init__(self, infos: Mapping[str, Any], index: int) -> None:
         self._infos = infos
         self._index = index
 
     def __getitem__(self, name: str) -> Any:
-        mask = self._infos.get(f"_{name}")
-        if mask is not None and not mask[self._index]:
+        if not self._has(name):
             raise KeyError(name)
-        return self._infos[name][self._index]
+        return self._entry(self._infos[name])
 
     def __iter__(self) -> Iterator[str]:
-        return (name for name in self._infos if not name.startswith("_"))
+        return (name for name in self._infos if not name.startswith("_") and self._has(name))
 
     def __len__(self) -> int:
         return sum(1 for _ in self)
+
+    def _has(self, name: str) -> bool:
+        mask = self._infos.get(f"_{name}")
+        return mask is None or bool(mask[self._index])
+
+    def _entry(self, values: Any) -> Any:
+        if isinstance(values, Mapping):
+            return dict(Entry(values, self._index))
+        if isinstance(values, tuple):
+            return tuple(map(self._entry, values))
+        return values[self._index] if np.ndim(values) else values
 
 
 def episode_values(names: Sequence[str], info: Mapping[str, Any]) -> NDArray[np.float64]:

@@ -217,7 +217,7 @@ def _encoder(space: Space[Any]) -> Encode:
     """Return the encoder of a batch of a leaf's values: one-hot for Discrete and MultiDiscrete, else flattened."""
     if not isinstance(space, (Discrete, MultiDiscrete)):
         size = flatdim(space)
-        return lambda values: values.reshape(-1, size)
+        return lambda values: values.reshape(len(values), size)
     counts = np.atleast_1d(np.ravel(space.n if isinstance(space, Discrete) else space.nvec)).astype(np.int64)
     starts = np.ravel(space.start).astype(np.int64)
     offsets, size = np.cumsum(counts) - counts, int(counts.sum())

@@ -18,7 +18,7 @@ _STEPS = 200
 _SEEDS = 3
 """Number of episodes that must show that an environment resets at once: a single last observation may equal a first one by chance."""
 _UNBOUNDED = 1e3
-"""Bound of random actions whose space has none."""
+"""Greatest distance of random actions from zero, or from the other bound, on a side where their space has no bound."""
 
 
 def random_actions(
@@ -32,7 +32,9 @@ def random_actions(
         end += count
     if spaces.discrete_actions is not None:
         return np.array(chosen, dtype=np.int64)
-    low, high = np.maximum(spaces.action_low, -_UNBOUNDED), np.minimum(spaces.action_high, _UNBOUNDED)
+    low, high = spaces.action_low.astype(np.float64), spaces.action_high.astype(np.float64)
+    high = np.where(np.isinf(high), np.maximum(low, 0) + _UNBOUNDED, high)
+    low = np.where(np.isinf(low), np.minimum(high, 0) - _UNBOUNDED, low)
     continuous = generator.uniform(low, high, spaces.continuous_size)
     return np.concatenate([chosen, continuous])[np.newaxis].astype(np.float32)
 

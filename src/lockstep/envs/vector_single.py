@@ -27,7 +27,7 @@ class SingleEnvironment(gym.Env[Any, Any]):
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
         super().reset(seed=seed)
         observations, infos = self._batch.reset(seed)
-        return batch_entry(observations, 0), dict(Entry(infos, 0))
+        return batch_entry(observations, 0), _info(infos)
 
     def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
         actions: Any = gym.vector.utils.create_empty_array(self.action_space, 1)
@@ -38,7 +38,7 @@ class SingleEnvironment(gym.Env[Any, Any]):
             float(rewards[0]),
             bool(terminated[0]),
             bool(truncated[0]),
-            dict(Entry(infos, 0)),
+            _info(infos),
         )
 
     def render(self) -> Any:
@@ -47,3 +47,8 @@ class SingleEnvironment(gym.Env[Any, Any]):
 
     def close(self) -> None:
         self._batch.env.close()
+
+
+def _info(infos: dict[str, Any]) -> dict[str, Any]:
+    """Return the info of the environment, without entries of same-step autoreset, which `NextStepBatch` has read."""
+    return {name: value for name, value in Entry(infos, 0).items() if name not in ("final_obs", "final_info")}

@@ -1,13 +1,14 @@
 """Trained policies for use in environments: for `eval`, `play` and programs."""
 
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Sequence
 from functools import reduce
 from operator import getitem
 from typing import Any
 
 import numpy as np
 import torch
-from gymnasium import Space
+from gymnasium import Space, spaces
 from numpy.typing import ArrayLike, NDArray
 
 from lockstep.algorithm.agent import Agent
@@ -105,20 +106,25 @@ class TrainedPolicy:
             state: The state `[N, S]` from the last call, or None at the start; always None without memory.
             episode_start: `[N]` bool, true where an episode starts, which resets its state.
             deterministic: Select the most probable actions; otherwise they are sampled as in training.
-            action_masks: `[N, options]` or `[options]`, true for allowed actions, if the observations do not contain the mask.
+            action_masks: `[N, options]`, or `[options]` for all environments, true for allowed actions, if the observations do not contain the mask.
 
         Returns:
             Actions `[N, …]`, without the first dimension for a single observation; and the state, None without memory.
 
-        Raises ValueError in one line if observations do not fit the space.
+        Raises ValueError in one line if observations do not fit the space, or the other arrays the observations.
         """
-        masks = None if action_masks is None else np.asarray(action_masks)
-        rows, pixels, single = self._read(observation, {} if masks is None else {MASK: masks})
+        count = self._count(observation)
+        masks = None if action_masks is None else {MASK: self._masks(np.asarray(action_masks), count)}
+        rows, pixels, single = self._read(observation, masks or {})
         runner = PolicyRunner(self._agent, len(rows), None if deterministic else self._generator)
         if state is not None and self._agent.state_size:
-            runner.state = torch.from_numpy(np.array(state)).to(runner.state).reshape(runner.state.shape)
+            states = torch.from_numpy(np.array(state)).to(runner.state)
+            _check_size("state", states.shape, runner.state.shape)
+            runner.state = states.reshape(runner.state.shape)
         if episode_start is not None:
-            runner.state[torch.from_numpy(np.array(episode_start, dtype=np.bool_).reshape(-1))] = 0
+            starts = torch.from_numpy(np.array(episode_start, dtype=np.bool_))
+            _check_size("episode_start", starts.shape, (len(rows),))
+            runner.state[starts.reshape(-1)] = 0
         actions = self._convert(runner.act(rows, pixels))
         next_state = runner.state.cpu().numpy() if self._agent.state_size else None
         return batch_entry(actions, 0) if single else actions, next_state
@@ -126,6 +132,8 @@ class TrainedPolicy:
     def _read(self, observation: Any, info: dict[str, Any]) -> tuple[NDArray[Any], NDArray[np.uint8] | None, bool]:
         """Return rows `[N, O]`, pixels `[N, P]`, and True for a single observation."""
         layout, images, count = self._layout, bool(self._agent.spaces.images), self._count(observation)
+        if not isinstance(self.observation_space, (spaces.Dict, spaces.Tuple)):
+            observation = np.asarray(observation)
         try:
             if count is None:
                 row = np.asarray(layout.row(observation, info))
@@ -136,23 +144,45 @@ class TrainedPolicy:
         except ContractViolation as error:
             raise ValueError(f"the environment {error}") from None
 
+    def _masks(self, masks: NDArray[Any], count: int | None) -> NDArray[Any]:
+        """Return `action_masks` as `[N, options]`, or `[options]` for a single observation."""
+        size = self._agent.spaces.mask_size
+        if masks.size == size:
+            return masks.reshape(size) if count is None else np.broadcast_to(masks.reshape(size), (count, size))
+        _check_size("action_masks", masks.shape, (size,) if count is None else (count, size))
+        return masks.reshape(-1, size)
+
     def _count(self, observation: Any) -> int | None:
         """Return the number of environments, None for a single observation. Raises ValueError for shapes that do not fit the space."""
         counts = set()
         for path, leaf in leaves(self.observation_space):
             try:
-                shape = np.shape(reduce(getitem, path, observation))
+                values = np.asarray(reduce(getitem, path, observation))
             except (KeyError, IndexError, TypeError):
                 raise ValueError(f"observation{place_of(path)} is missing: {leaf} was expected there") from None
+            shape = values.shape
             leading, leaf_shape = shape[: len(shape) - len(leaf.shape)], shape[len(shape) - len(leaf.shape) :]
             if leaf_shape != leaf.shape or len(leading) > 1:
                 raise ValueError(
                     f"observation{place_of(path)} has the shape {shape}: {leaf} was expected, or many of them"
                 )
+            if not _is_float(leaf) and values.dtype.kind not in "iub":
+                raise ValueError(f"observation{place_of(path)} has numbers of type {values.dtype}: {leaf} was expected")
             counts.add(leading)
         if len(counts) > 1:
             raise ValueError(f"observation has parts of {len(counts)} different counts of environments")
         return next(iter(next(iter(counts))), None)
+
+
+def _is_float(space: Space[Any]) -> bool:
+    """Return True for spaces of real numbers."""
+    return isinstance(space, spaces.Box) and space.dtype.kind == "f"
+
+
+def _check_size(name: str, shape: Sequence[int], expected: Sequence[int]) -> None:
+    """Raise ValueError if an array of `shape` has not the number of entries of one of the shape `expected`."""
+    if math.prod(shape) != math.prod(expected):
+        raise ValueError(f"{name} has the shape {tuple(shape)}: {tuple(expected)} was expected")
 
 
 def evaluation_seeds(seed: int, count: int) -> list[int]:

@@ -253,8 +253,8 @@ def _check_curiosity(config: Config, spaces: "Spaces", samples: int) -> None:
         raise ValueError(f"curiosity.channels is {curiosity.channels}: {env.id} has no images")
     if curiosity.episodic and not has_time_limit(env):
         raise ValueError(
-            f"curiosity.kind is {curiosity.kind!r}: it compares within an episode, and those of {env.id} have no time limit; set "
-            "max_episode_steps in env.options, or use another kind"
+            f"curiosity.kind is {curiosity.kind!r}: it compares within an episode, and those of {env.id} have no time limit; set one "
+            "with env.wrappers, for example TimeLimit(max_episode_steps=1000), or use another kind"
         )
     if curiosity.kind == "re3" and curiosity.neighbours >= samples:
         raise ValueError(

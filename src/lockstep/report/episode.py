@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lockstep.envs.spaces import feature_leaves, leaves
-from lockstep.report.evaluate import Begin
+from lockstep.report.evaluate import MAX_STEPS, Begin
 from lockstep.report.gif import write_gif
 from lockstep.report.rendering import choose_renderer, render_frame
 from lockstep.report.style import make_folder
@@ -123,7 +123,7 @@ def _play(
         features, predicted = _flatten(feature_leaves(env.observation_space), observation), value(observation, info)
         action = act(observation, info)
         observation, reward, terminated, truncated, info = env.step(action)
-        done = terminated or truncated
+        done = terminated or truncated or len(columns[2]) + 1 == MAX_STEPS
         row = (features, _flatten(list(leaves(env.action_space)), action), float(reward), predicted)
         for column, entry in zip(columns, row, strict=True):
             column.append(entry)

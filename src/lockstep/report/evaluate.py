@@ -8,15 +8,18 @@ from typing import Any
 
 import gymnasium as gym
 
-__all__ = ["EVALUATION", "SAMPLED_EVALUATION", "Begin", "Evaluation", "play_episodes"]
+__all__ = ["EVALUATION", "MAX_STEPS", "SAMPLED_EVALUATION", "Begin", "Evaluation", "play_episodes"]
 
 EVALUATION = "evaluation.json"
 SAMPLED_EVALUATION = "evaluation-sampled.json"
 """Files in the run folder with the latest results of `lockstep eval` and `lockstep eval --sample`."""
 
+MAX_STEPS = 100_000
+"""Largest number of steps of an episode: in an environment without a time limit, an agent may never reach an end."""
 Begin = Callable[[], Callable[[Any, dict[str, Any]], Any]]
 """Function that is called at the beginning of an episode. It returns a function from observation and info to action, which keeps the memory
 of a recurrent policy during the episode."""
+_SET_LIMIT = "set a time limit, for example with env.wrappers 'TimeLimit(max_episode_steps=1000)'"
 
 
 def play_episodes(
@@ -24,7 +27,7 @@ def play_episodes(
 ) -> Iterator[tuple[float, int]]:
     """Play one episode per seed of `reset`. Yield the return and the length in steps of each when it ends. `env` is not closed.
 
-    `on_observation` is called after every reset and every step.
+    Episodes are ended after `MAX_STEPS` steps. `on_observation` is called after every reset and every step.
     """
     for seed in seeds:
         act, (observation, info) = begin(), env.reset(seed=seed)
@@ -33,7 +36,8 @@ def play_episodes(
         while not done:
             observation, reward, terminated, truncated, info = env.step(act(observation, info))
             on_observation()
-            total, length, done = total + float(reward), length + 1, terminated or truncated
+            total, length = total + float(reward), length + 1
+            done = terminated or truncated or length == MAX_STEPS
         yield total, length
 
 
@@ -81,9 +85,13 @@ class Evaluation:
         }
 
     def lines(self) -> str:
-        """Format the result as two lines of text."""
+        """Format the result as two lines of text, and a third one if episodes were ended after `MAX_STEPS` steps."""
         spread = "" if self.interval is None else f" ± {self.interval:.3g} (95% interval of the mean)"
+        endless = sum(length == MAX_STEPS for length in self.lengths)
+        note = f"note    {endless} of {len(self.lengths)} episodes were ended after {MAX_STEPS:,} steps: {_SET_LIMIT}"
         return (
             f"return  {self.return_mean:.5g}{spread}, {min(self.returns):.5g} to {max(self.returns):.5g}\n"
             f"length  {self.length_mean:.5g}, {min(self.lengths)} to {max(self.lengths)} steps"
+            + f"\n{note}"
+            * (endless > 0)
         )

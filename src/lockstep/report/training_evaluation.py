@@ -1,7 +1,5 @@
 """Evaluation of a checkpoint during training."""
 
-from gymnasium.wrappers import TimeLimit
-
 from lockstep.algorithm.agent import Agent
 from lockstep.config import Config
 from lockstep.envs.catalog import make_one
@@ -14,8 +12,6 @@ from lockstep.run.folder import RunFolder
 
 __all__ = ["evaluate_checkpoint"]
 
-_MAX_STEPS = 100_000
-"""Largest number of steps of an episode: in an environment without a time limit, an agent may never reach an end."""
 _SEEDS, _ACTIONS = "training-evaluation", "training-evaluation-actions"
 """Names of the random streams. They differ from those of `lockstep eval`, so that it measures the best checkpoint on
 episodes by which that checkpoint was not chosen.
@@ -52,7 +48,7 @@ def evaluate_checkpoint(folder: RunFolder, iteration: int, episodes: int) -> dic
 def _evaluate(config: Config, agent: Agent, episodes: int, sample: bool) -> Evaluation:
     seed = config.run.seed
     # a new environment each time: the episodes of some depend on earlier ones (BipedalWalker)
-    env = TimeLimit(make_one(config.env), _MAX_STEPS)
+    env = make_one(config.env)
     try:
         spaces = env.observation_space, env.action_space
         policy = TrainedPolicy(agent, *spaces, stream(seed, _ACTIONS), sample)

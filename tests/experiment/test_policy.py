@@ -1,0 +1,75 @@
+"""Trained policies in programs: observations and arguments that do not fit are refused in one line."""
+
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+import pytest
+import torch
+
+from lockstep.algorithm.agent import Agent
+from lockstep.envs.catalog import describe_env
+from lockstep.envs.functions import register_function
+from lockstep.envs.settings import EnvConfig
+from lockstep.experiment.policy import TrainedPolicy
+from lockstep.models.settings import PolicyConfig
+
+
+class Numbered(gym.Env[Any, Any]):
+    """Environment with numbered states from 3 to 7."""
+
+    observation_space, action_space = gym.spaces.Discrete(5, start=3), gym.spaces.Discrete(2)
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+        return 3, {}
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        return 4, 1.0, False, True, {}
+
+
+class Pictured(Numbered):
+    """Environment with images."""
+
+    observation_space = gym.spaces.Box(0, 255, (36, 36, 1), np.uint8)  # type: ignore[assignment]
+
+
+def policy_of(make: Any) -> TrainedPolicy:
+    spaces = describe_env(EnvConfig(register_function(make)))
+    agent = Agent(spaces, PolicyConfig(), False, 1, torch.float32)
+    return TrainedPolicy(agent, make.observation_space, make.action_space, np.random.default_rng(1))
+
+
+def test_lists_and_numbers_are_observations_of_numbered_states() -> None:
+    policy = policy_of(Numbered)
+    actions, _ = policy.predict([3, 4, 7])
+    assert actions.tolist() == [policy.act(state) for state in (3, np.int64(4), np.array(7))]
+
+
+@pytest.mark.parametrize(
+    ("make", "observation", "message"),
+    [
+        (Numbered, 3.0, "observation has numbers of type float64: Discrete(5, start=3) was expected"),
+        (Numbered, 8, "the environment returned an observation outside its observation space: got 8"),
+        (Pictured, np.zeros((36, 36, 1)), "observation has numbers of type float64: Box(0, 255, (36, 36, 1), uint8)"),
+    ],
+)
+def test_observation_of_another_type_is_refused(make: Any, observation: Any, message: str) -> None:
+    policy = policy_of(make)
+    for method in (policy.act, policy.predict, policy.value):
+        with pytest.raises(ValueError, match=r"^[^\n]*$") as caught:
+            method(observation)
+        assert str(caught.value).startswith(message)
+
+
+def test_mask_of_one_environment_holds_for_many() -> None:
+    class Masked(Numbered):
+        def reset(
+            self, *, seed: int | None = None, options: dict[str, Any] | None = None
+        ) -> tuple[Any, dict[str, Any]]:
+            return 3, {"action_mask": np.array([1, 1], np.int8)}
+
+    policy = policy_of(Masked)
+    assert policy.predict([3, 4, 5], action_masks=[0, 1])[0].tolist() == [1, 1, 1]
+    assert policy.predict([3, 4, 5], action_masks=[[0, 1], [1, 0], [0, 1]])[0].tolist() == [1, 0, 1]
+    with pytest.raises(ValueError, match=r"^action_masks has the shape \(3,\): \(3, 2\) was expected$"):
+        policy.predict([3, 4, 5], action_masks=[0, 1, 1])

@@ -1,11 +1,12 @@
 """Inject faults into runs, and write how each run ended to benchmarks/faults.json and faults.md, after every case.
 
-    python benchmarks/faults.py [--parts matrix memory kills stored supervised soak steady] [--only TEXT] [--out benchmarks/faults.json]
+    python benchmarks/faults.py [--parts matrix memory disk kills stored supervised soak steady] [--only TEXT] [--out benchmarks/faults.json]
 
 `matrix`: every case trains CartPole with one player and two trainers, injects a fault in the middle, and compares the final digest with that of a
-run without faults. `memory`: the same with two ranks whose memory is limited. `kills`: 200 kills of a rank, the launcher or all processes
+run without faults. `memory`: the same with two ranks whose memory is limited. `disk`: the same with a disk that
+is full or read-only, and with a folder that is removed (as root). `kills`: 200 kills of a rank, the launcher or all processes
 at random moments, each followed by a resume. `stored`: 50 kills of all processes of a run with `run.store`. `supervised`: 20 kills of
-ranks of one run. `soak`: ten minutes of kills. `steady`: ten minutes without kills. `--only` runs the cases of `matrix` and `memory` whose name contains the text. Results of
+ranks of one run. `soak`: ten minutes of kills. `steady`: ten minutes without kills. `--only` runs the cases of `matrix`, `memory` and `disk` whose name contains the text. Results of
 other parts and cases are kept.
 """
 
@@ -24,6 +25,7 @@ from pathlib import Path
 
 sys.path.append(str(Path(__file__).parents[1]))  # for `tests`
 
+from disk_faults import DISK_FAULTS, disk_cases, repair
 from fault_runs import HERE, ITERATIONS, TIMEOUT, Case, wait_until
 from random_kills import kill_and_resume, kill_supervised, kills_table, soak
 from stored_kills import kill_stored
@@ -31,7 +33,7 @@ from stored_kills import kill_stored
 from lockstep.run.environment import describe_environment
 
 SPLIT = ("--plan", "1:2", "--ranks", "3")
-PARTS = ("matrix", "memory", "kills", "stored", "supervised", "soak", "steady")
+PARTS = ("matrix", "memory", "disk", "kills", "stored", "supervised", "soak", "steady")
 KILLS, STORED_KILLS, SUPERVISED_KILLS, SOAK = 200, 50, 20, 600.0
 FAULT_AT = 12
 """The iteration in which a fault from outside is injected; environments fail in the same one."""
@@ -79,6 +81,10 @@ def inject(case: Case, name: str, place: str, transport: str, reference: str) ->
         wait_until(lambda: len(case.rows()) >= FAULT_AT or launcher.poll() is not None, 120)
         began, before = time.time(), len(case.text())
         os.kill(case.find(place, launcher.pid), getattr(signal, name))
+    elif name in DISK_FAULTS:
+        wait_until(lambda: len(case.rows()) >= FAULT_AT or launcher.poll() is not None, 120)
+        began, before = time.time(), len(case.text())
+        DISK_FAULTS[name](case.run.parent)
     else:
         wait_until(lambda: case.mark.exists() or launcher.poll() is not None, 120)
         began, before = time.time(), 0
@@ -87,11 +93,16 @@ def inject(case: Case, name: str, place: str, transport: str, reference: str) ->
     if place == "launcher" and name == "SIGSTOP":
         time.sleep(2)
         os.kill(launcher.pid, signal.SIGCONT)
+    if name.endswith("for a while"):
+        repair(case.run.parent)
     if not wait_until(lambda: launcher.poll() is not None, 180):
         os.killpg(launcher.pid, signal.SIGKILL)
     code = launcher.wait()
     if place == "launcher" and name == "SIGKILL":  # nobody is left to start the ranks again
         wait_until(lambda: not case.processes(), 10)
+        case.start(case.resume).wait(120)
+    elif name in DISK_FAULTS and code and case.run.exists():
+        repair(case.run.parent)
         case.start(case.resume).wait(120)
     time.sleep(0 if not case.processes() else 2)
     starts, digest, lines = case.starts(), case.digest(), case.text().strip().splitlines()
@@ -178,7 +189,7 @@ def write(out: Path, results: list[Result], kills: dict[str, dict[str, float]]) 
         f"A run of {ITERATIONS} iterations with one player and two trainers, `runtime.timeout` and `env.timeout` of {TIMEOUT} seconds, a checkpoint every",
         "5 iterations, and a fault in the middle. *Noticed*: from the fault to the first message. *All ranks again*: until the ranks of the next start were",
         "connected, which includes the import of PyTorch. An exit code of 1 without a restart is an error that would come back: the line names the",
-        "environment. After the launcher was killed, the run was resumed by hand.",
+        "environment. After the launcher was killed, and after a disk that stayed full or read-only was repaired, the run was resumed by hand.",
         f"A *{REPLACED}* is a worker with `env.on_fault: replace`. One that is silent is killed after half of `runtime.timeout`. Its run continues without",
         "the unfinished episode, so its digest is another one. With *ulimit*, an environment of one of two ranks takes all the memory that its rank",
         "may have; *held*: it keeps the memory and continues, so that the rank itself runs out of it.",
@@ -219,7 +230,11 @@ def inject_all(
     folder: Path, args: argparse.Namespace, results: list[Result], kills: dict[str, dict[str, float]]
 ) -> None:
     """Run the cases of the chosen parts, and put their results in place of earlier ones."""
-    chosen = [part(folder) for name, part in (("matrix", cases), ("memory", memory_cases)) if name in args.parts]
+    chosen = [
+        part(folder)
+        for name, part in (("matrix", cases), ("memory", memory_cases), ("disk", disk_cases))
+        if name in args.parts
+    ]
     if not chosen:
         return
     whole = Case(folder, "whole", "--ranks", "1", "--env.engine", "gymnasium")

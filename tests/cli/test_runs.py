@@ -252,6 +252,20 @@ def test_eval_prints_and_writes_its_results(run: Path) -> None:
     assert not list(run.glob(".*"))
 
 
+def test_results_that_cannot_be_written_are_printed(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = run / "evaluation.json"
+    file.unlink(missing_ok=True)
+    file.mkdir()
+    try:
+        code, out, err = output(capsys, "eval", "first", "--episodes", "2")
+    finally:
+        file.rmdir()
+    assert code == 1
+    assert [line.split()[0] for line in out.splitlines()] == ["2", "return", "length"]
+    assert err.startswith("lockstep: ")
+    assert len(err.splitlines()) == 1
+
+
 def returns(run: Path, name: str) -> list[float]:
     results = json.loads((run / name).read_text())["returns"]
     assert isinstance(results, list)

@@ -110,17 +110,22 @@ class LoadedPolicy:
             lambda: make_one(self.config.env, "rgb_array"), self.policy.begin, self.video_path, self.seeds(episodes)
         )
 
-    def evaluate(self, episodes: int) -> tuple["Evaluation", Path]:
-        """Play this many episodes. Return the results and the path of the file to which they are written."""
+    def evaluate(self, episodes: int) -> "Evaluation":
+        """Play this many episodes, and return the results."""
         from lockstep.envs.catalog import make_one
-        from lockstep.report.evaluate import EVALUATION, SAMPLED_EVALUATION, Evaluation, play_episodes
+        from lockstep.report.evaluate import Evaluation, play_episodes
 
         env = make_one(self.config.env)
         try:
             results = list(play_episodes(env, self.policy.begin, self.seeds(episodes)))
         finally:
             env.close()
-        evaluation = Evaluation([total for total, _ in results], [length for _, length in results])
+        return Evaluation([total for total, _ in results], [length for _, length in results])
+
+    def store(self, evaluation: "Evaluation") -> Path:
+        """Write the results to a file, and return its path."""
+        from lockstep.report.evaluate import EVALUATION, SAMPLED_EVALUATION
+
         conditions = {
             "iteration": self.policy.iteration,
             "digest": self.policy.digest,
@@ -130,4 +135,4 @@ class LoadedPolicy:
         path = self.output_folder / (SAMPLED_EVALUATION if self._sample else EVALUATION)
         path.parent.mkdir(parents=True, exist_ok=True)
         write_atomically(path, f"{json.dumps({**conditions, **evaluation.summary()}, indent=2)}\n".encode())
-        return evaluation, path
+        return path

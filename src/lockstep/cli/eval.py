@@ -17,9 +17,10 @@ def main(argv: Sequence[str]) -> int:
     add_arguments(parser, episodes=20)
     args = parser.read(argv)
     loaded = LoadedPolicy(args.run, args.iteration, args.sample, args.seed, args.module)
-    evaluation, path = loaded.evaluate(args.episodes)
+    evaluation = loaded.evaluate(args.episodes)
     print(
         f"{args.episodes} episode{'s' * (args.episodes > 1)} of {loaded.config.env.id}, iteration {loaded.policy.iteration}"
     )
-    print(f"{evaluation.lines()}\nwritten {path}")
+    print(evaluation.lines(), flush=True)
+    print(f"written {loaded.store(evaluation)}")
     return 0

@@ -86,7 +86,7 @@ def _current_evaluation(loaded: LoadedPolicy, folder: RunFolder) -> "Evaluated":
 
     evaluated = summarize(folder).evaluated
     if evaluated is None or evaluated.digest != loaded.policy.digest or evaluated.result.interval is None:
-        loaded.evaluate(_EPISODES)
+        loaded.store(loaded.evaluate(_EPISODES))
         evaluated = summarize(folder).evaluated
     assert evaluated is not None
     return evaluated

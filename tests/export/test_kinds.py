@@ -73,6 +73,13 @@ KINDS = {
     "spectral norm": Kind(PLAIN, CHOICE, {"encoder": "bounded"}, value=False),
     "running mean": Kind(PLAIN, CHOICE, {"encoder": "centred", "shared": True}),
     "constant buffer": Kind(PLAIN, CHOICE, {"encoder": "phased"}, value=False),
+    "numbers of choices": Kind(kinds.Tuple([kinds.Discrete(32), kinds.Discrete(11), kinds.Discrete(2)]), CHOICE),
+    "number after a box": Kind(kinds.Dict(a=PLAIN, b=kinds.Discrete(3, start=-1), c=kinds.Box(-1, 1, ())), CHOICE),
+    "number, image and memory": Kind(
+        kinds.Dict(a=kinds.Discrete(3), b=CELLS, c=PLAIN, d=kinds.Discrete(2)),
+        CHOICE,
+        {"encoder": "grid", "core": "gru", "normalize_observations": True},
+    ),
     "double": Kind(FAR, REACH, {"core": "gru", "normalize_observations": True}, dtype=torch.float64),
 }
 SIMILAR = (
@@ -87,6 +94,9 @@ SIMILAR = (
     "stack of images",
     "grid",
     "constant buffer",
+    "numbers of choices",
+    "number after a box",
+    "number, image and memory",
 )
 """Kinds whose ONNX files consist of the same operators as others. `make test` exports them with PyTorch only, and most others as ONNX only:
 ONNX files are made from what PyTorch exports.

@@ -48,16 +48,15 @@ class ObservationEncoder(nn.Module):
 
     def forward(self, inputs: Inputs) -> tuple[Tensor, Tensor | None]:
         """Encode inputs by name."""
-        count = next(iter(inputs.values())).shape[0]
         codes, columns = iter(self.codes), []
         for name, leaf in self._features:
             read = next(codes) if isinstance(leaf, Discrete | MultiDiscrete) else nn.Identity()
-            columns.append(read(inputs[name].reshape(count, -1)).to(self._dtype))
-        seen = torch.cat(columns, 1) if columns else torch.zeros(count, 0, dtype=self._dtype)
+            columns.append(read(_rows(inputs[name])).to(self._dtype))
+        pixels = [_rows(_channels_first(inputs[name], leaf)) for name, leaf in self._images]
+        allowed = [(_rows(inputs[name]) != 0).to(self._dtype) for name in self._masks]
+        seen = torch.cat(columns or [(pixels or allowed)[0][:, :0].to(self._dtype)], 1)
         if self._normalized:
             seen = ((seen - self._shift) * self._scale).clamp(-OBSERVATION_LIMIT, OBSERVATION_LIMIT)
-        allowed = [(inputs[name].reshape(count, -1) != 0).to(self._dtype) for name in self._masks]
-        pixels = [_channels_first(inputs[name], leaf).reshape(count, -1) for name, leaf in self._images]
         return torch.cat([seen, *allowed], 1), torch.cat(pixels, 1) if pixels else None
 
 
@@ -77,6 +76,15 @@ class _OneHot(nn.Module):
 
     def forward(self, numbers: Tensor) -> Tensor:
         return numbers.to(torch.int64).index_select(1, self._columns) == self._values
+
+
+def _rows(array: Tensor) -> Tensor:
+    """Return an array `[N, …]` as rows `[N, columns]`.
+
+    Each uses its own sizes only: the number of environments of another input would become a condition in the exported program, which
+    batches of one environment do not meet.
+    """
+    return array.unsqueeze(1) if array.ndim == 1 else array.flatten(1)
 
 
 def _channels_first(images: Tensor, leaf: Box) -> Tensor:

@@ -218,3 +218,18 @@ def test_exported_policy_respects_bounds_and_masks(tmp_path: Path) -> None:
         found = run({"observation": np.arange(6), "action_mask": np.tile(row, (6, 1))})
         assert (found["action"] == option).all()
         assert ((found["logits"] > -1e9) == row.astype(bool)).all()
+
+
+@pytest.mark.parametrize("form", ["torch", pytest.param("onnx", marks=pytest.mark.extra(*ONNX))])
+def test_parts_with_the_same_name_are_refused(form: str, tmp_path: Path) -> None:
+    unit = kinds.Box(-1, 1, (1,))
+    same = kinds.Dict({"a.b": unit, "a": kinds.Dict(b=unit)})
+    for kind, line in (
+        (Kind(same, unit), "two of its inputs have the name 'observation.a.b'"),
+        (Kind(unit, same), "two of its outputs have the name 'action.a.b'"),
+    ):
+        agent, _ = make_agent(kind)
+        path = tmp_path / ("policy" + {"onnx": ".onnx", "torch": ".pt2"}[form])
+        with pytest.raises(ValueError, match=f"^this policy can't be exported: {line}: .* must be unique$"):
+            export_policy(agent, kind.seen, kind.acted, path, form, {})
+        assert list(tmp_path.iterdir()) == []

@@ -15,7 +15,7 @@ from lockstep.algorithm.agent import Agent
 from lockstep.export.agreement import TOLERANCE, difference
 from lockstep.export.formats import FORMATS
 from lockstep.export.program import Program
-from lockstep.export.tensor_spec import TensorSpec
+from lockstep.export.tensor_spec import TensorSpec, check_names
 from lockstep.files import write_atomically
 
 __all__ = ["Exported", "check_place", "export_policy"]
@@ -69,6 +69,8 @@ def export_policy(
     """
     form = FORMATS[format_name]
     program = Program(agent, observation_space, action_space)
+    check_names("inputs", program.inputs)
+    check_names("outputs", program.outputs)
     metadata = {"lockstep_version": __version__, **about, "digest": agent.digest()}
     metadata |= {"inputs": _described(program.inputs), "outputs": _described(program.outputs)}
     try:

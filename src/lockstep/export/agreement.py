@@ -22,7 +22,9 @@ from lockstep.randomness import stream
 __all__ = ["TOLERANCE", "difference"]
 
 TOLERANCE = 1e-5
-"""Maximum difference: absolute for numbers up to 1, relative above."""
+"""Maximum difference: absolute for numbers up to 1, relative above. The rounding of a coarse type, such as float16, is added."""
+_ROUNDING = 2
+"""Maximum difference by rounding, in epsilons of the type, relative: between 2 and 4 times the distance to the next number."""
 _STEPS = (32, 32, 32, 1, 1)
 """Number of environments in each step; the state is kept between steps with equal numbers."""
 
@@ -32,8 +34,8 @@ def difference(
 ) -> tuple[float, str]:
     """Return the largest difference between the outputs of `run` and of the agent, relative above 1, and the name of that output.
 
-    The difference is infinite for a missing array, another shape, a non-finite value, and for another choice
-    than the agent's, unless the options are equally probable up to rounding.
+    Differences by the rounding of a coarse type, such as float16, do not count. The difference is infinite for a missing array, another
+    shape, a non-finite value, and for another choice than the agent's, unless the options are equally probable up to rounding.
     """
     sampler = ObservationSampler(agent, observation_space, stream(0, "export"))
     worst, agent_state, file_state = (0.0, ""), torch.zeros(0, agent.state_size), np.zeros((0, 0))
@@ -82,5 +84,9 @@ def _distance(output: NDArray[Any] | None, expected: NDArray[Any], sure: NDArray
         return float("inf")
     if expected.dtype.kind in "iu":
         return 0.0 if np.array_equal(output[sure], expected[sure]) else float("inf")
-    distances = np.abs(output - expected) / np.maximum(1, np.abs(expected))
+    epsilon = float(np.finfo(expected.dtype).eps)
+    given, wanted = output.astype(np.float64), expected.astype(np.float64)
+    # almost equal numbers may be rounded to different neighbors, which in a coarse type are further apart than the tolerance
+    rounding = _ROUNDING * epsilon * np.abs(wanted) if epsilon > TOLERANCE else 0.0
+    distances = np.maximum(0, np.abs(given - wanted) - rounding) / np.maximum(1, np.abs(wanted))
     return float(np.nan_to_num(distances, nan=np.inf).max(initial=0.0))

@@ -243,6 +243,46 @@ def test_invalid_arguments_raise_one_line_and_write_no_files(
     assert not (working_folder / "runs").exists()
 
 
+@pytest.mark.parametrize(
+    ("function", "arguments", "line"),
+    [
+        ("train", {"ranks": "2"}, "ranks is '2': it must be a whole number, at least 1"),
+        ("train", {"ranks": 1.5}, "ranks is 1.5: it must be a whole number, at least 1"),
+        ("train", {"ranks": 0}, "ranks is 0: it must be a whole number, at least 1"),
+        ("train", {"restarts": np.eye(2)}, "restarts is array([[1., 0.], [0., 1.]]): it must be a whole number"),
+        ("train", {"restarts": -1}, "restarts is -1: it must be a whole number, at least 0"),
+        ("train", {"preset": 3}, "preset is 3: it must be the name of a preset"),
+        ("train", {"config": {"seed": 1}}, "config is {'seed': 1}: it must be a Config, or the path"),
+        ("resume", {"ranks": None}, "ranks is None: it must be a whole number, at least 1"),
+        ("resume", {"iteration": "best"}, "iteration is 'best': it must be a whole number, at least 0"),
+        ("resume", {"total_steps": "512"}, "total_steps is '512': it must be a whole number, at least 1"),
+        ("resume", {"run": 3}, "run is 3: it must be a Run, a path or a name in runs/"),
+        ("load", {"run": None}, "run is None: it must be a Run, a path or a name in runs/"),
+        ("load", {"iteration": "bst"}, "iteration is 'bst': it must be the number of an iteration, or \"best\""),
+        ("load", {"iteration": 1.0}, "iteration is 1.0: it must be the number of an iteration, or \"best\""),
+        ("load", {"seed": "1"}, "seed is '1': it must be a whole number, at least 0"),
+        ("evaluate", {"episodes": 1.5}, "episodes is 1.5: it must be a whole number, at least 1"),
+        ("evaluate", {"episodes": 0}, "episodes is 0: it must be a whole number, at least 1"),
+        ("evaluate", {"iteration": "bst"}, "iteration is 'bst': it must be the number of an iteration, or \"best\""),
+        ("evaluate", {"seed": -1}, "seed is -1: it must be a whole number, at least 0"),
+    ],
+)  # fmt: skip
+def test_arguments_of_other_types_raise_one_line(function: str, arguments: dict[str, Any], line: str) -> None:
+    run = {} if function == "train" else {"run": "none"}
+    with pytest.raises(ValueError, match=re.escape(line)) as raised:
+        getattr(lockstep, function)(**{**run, **arguments})
+    assert "\n" not in str(raised.value)
+
+
+def test_numbers_of_numpy_are_accepted() -> None:
+    settings = {**SMALL, "total_steps": np.int64(256), "ppo.learning_rate": np.float64(3e-4)}
+    run = lockstep.train(env=make_env, ranks=np.int64(1), seed=np.uint8(3), **settings)  # type: ignore[arg-type]
+    assert run.digest == lockstep.train(env=make_env, seed=3, **{**SMALL, "total_steps": 256}).digest
+    assert run.load(iteration=np.int64(1), seed=np.int64(2)).digest == run.digest
+    assert len(run.evaluate(np.int64(2)).returns) == 2  # type: ignore[arg-type]
+    assert len(lockstep.resume(run, total_steps=np.int64(512)).metrics) == 2  # type: ignore[arg-type]
+
+
 def test_run_of_a_function_requires_the_function(run_cli, working_folder: Path) -> None:
     run = lockstep.train(env=lambda: gym.make("CartPole-v1"), name="mine", **SMALL)
     code = "import lockstep; lockstep.load('runs/mine')"

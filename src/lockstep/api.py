@@ -4,7 +4,6 @@ import dataclasses
 import gc
 import os
 import sys
-import threading
 import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
@@ -15,6 +14,13 @@ from lockstep.algorithm.plan import Plan
 from lockstep.config import Config
 from lockstep.envs.catalog import make_one
 from lockstep.envs.functions import Make, is_function, register_function
+from lockstep.experiment.arguments import (
+    check_start,
+    chosen_iteration,
+    run_text,
+    whole_number,
+    whole_number_or_none,
+)
 from lockstep.experiment.execute import open_run
 from lockstep.experiment.hooks import Hook, import_hook, importable_hook
 from lockstep.experiment.policy import TrainedPolicy, evaluation_seeds, load_policy
@@ -40,7 +46,7 @@ from lockstep.run.evaluations import Choice
 from lockstep.run.folder import RunFolder
 from lockstep.run.locate import locate
 from lockstep.run.stop import StoppedEarly, listening
-from lockstep.runtime.rank_info import RankInfo, find_rank_info
+from lockstep.runtime.rank_info import RankInfo
 from lockstep.runtime.settings import RESTARTS
 from lockstep.runtime.threads import limit_threads, preserve_thread_limits
 
@@ -59,7 +65,7 @@ class Run:
         Raises ValueError if there is no such run, if this program has not imported the module of its environment, or if
         `env` is given for a run that was not started with a function.
         """
-        self.path: Path = run.path if isinstance(run, Run) else locate(os.fspath(run))
+        self.path: Path = run.path if isinstance(run, Run) else locate(run_text(run))
         self.folder, self.config = open_run(self.path)
         make = env or (run._make if isinstance(run, Run) else None)
         self._make: Make | None = make
@@ -170,7 +176,7 @@ def train(
         >>> run = lockstep.train("cartpole", seed=2, ppo={"learning_rate": 1e-3})
         >>> lockstep.evaluate(run, episodes=20).return_mean
     """
-    _refuse_launchers(ranks)
+    ranks, restarts = check_start(ranks, restarts)
     tree, make = settings_tree({**settings, **({} if env is None else {"env": env})})
     composed = compose_config(preset, config, tree)
     hook = _choose_hook(on_iteration, composed, ranks)
@@ -229,12 +235,13 @@ def resume(
         >>> run = lockstep.resume("runs/first", total_steps=200_000)
         >>> run.digest
     """
-    _refuse_launchers(ranks)
-    path = run.path if isinstance(run, Run) else locate(os.fspath(run))
+    ranks, restarts = check_start(ranks, restarts)
+    iteration = whole_number_or_none("iteration", iteration, 0)
+    total_steps = whole_number_or_none("total_steps", total_steps, 1)
+    path = run.path if isinstance(run, Run) else locate(run_text(run))
     # lock the run before reading its config and checkpoints: another process may be writing them
     with RunFolder.open(path).locked():
-        opened = Run(run, env)
-        tree = settings_tree(settings)[0]
+        opened, tree = Run(run, env), settings_tree(settings)[0]
         extended = extended_by(opened.config, tree, total_steps)
         if "hooks" not in tree.get("run", {}):
             if extended.run.hooks is not None and on_iteration is None:
@@ -249,9 +256,8 @@ def resume(
                 extended, env=dataclasses.replace(extended.env, id=register_function(opened._make))
             )
         start = resolve_resume(extended, None, ranks)
-        extended = start.config
-        modules = _check_processes(extended, ranks)
-        resume_from = prepare_resume(opened.folder, opened.config, extended, iteration, ranks)
+        modules = _check_processes(start.config, ranks)
+        resume_from = prepare_resume(opened.folder, opened.config, start.config, iteration, ranks)
         if resume_from is None:
             return opened
         return _train_to_end(Run(opened), start.plan, resume_from, modules, hook, restarts)
@@ -287,6 +293,7 @@ def load(
         >>> policy.begin()  # at the start of every episode
         >>> action = policy.act(observation, info)
     """
+    seed = whole_number_or_none("seed", seed, 0)
     opened, iteration = _open_checkpoint(run, env, iteration)
     return load_policy(opened.folder, iteration, sample, seed)[1]
 
@@ -315,13 +322,12 @@ def evaluate(
         The return and the length, in steps, of every episode, with their mean and its 95% interval.
 
     Raises:
-        ValueError: The number of episodes is less than 1, or the policy can't be loaded: see `load`.
+        ValueError: The number of episodes is not a whole number or is less than 1, or the policy can't be loaded: see `load`.
 
     Example:
         >>> lockstep.evaluate("runs/first", episodes=100).return_mean
     """
-    if episodes < 1:
-        raise ValueError(f"episodes is {episodes}: it must be at least 1")
+    episodes, seed = whole_number("episodes", episodes, 1), whole_number_or_none("seed", seed, 0)
     opened, iteration = _open_checkpoint(run, env, iteration)
     config, policy = load_policy(opened.folder, iteration, sample, seed)
     env_instance = make_one(config.env)
@@ -337,22 +343,11 @@ def evaluate(
 
 def _open_checkpoint(run: str | os.PathLike[str] | Run, env: Make | None, iteration: Choice) -> tuple[Run, Choice]:
     """Open a run, and return it with the checkpoint to load."""
+    iteration = chosen_iteration(iteration)
     if isinstance(run, Run):
         return Run(run, env), iteration
-    path, iteration = find_checkpoint(os.fspath(run), iteration)
+    path, iteration = find_checkpoint(run_text(run), iteration)
     return Run(path, env), iteration
-
-
-def _refuse_launchers(ranks: int) -> None:
-    """Raise ValueError if a launcher such as torchrun started this program, or for ranks started by a side thread."""
-    rank_info = find_rank_info()
-    if rank_info is not None:
-        raise ValueError(
-            f"{rank_info.launcher} started this program as one of {rank_info.size} ranks: start it once, and set ranks; "
-            "launchers can start `lockstep train` only"
-        )
-    if ranks > 1 and threading.current_thread() is not threading.main_thread():
-        raise ValueError(f"ranks is {ranks}: ranks can be started from the main thread only")
 
 
 def _check_processes(config: Config, ranks: int) -> list[str]:

@@ -3,6 +3,7 @@ import json
 import types
 from typing import Any, Literal, Union, get_args, get_origin
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -38,6 +39,11 @@ def problem(tree: Any) -> str:
         ("ppo", "kl_stop", "null", None),
         ("ppo", "kl_stop", None, None),
         ("ppo", "kl_stop", "0.02", 0.02),
+        ("run", "total_steps", np.int64(128), 128),
+        ("run", "total_steps", np.float64(1e5), 100_000),
+        ("ppo", "gamma", np.float32(0.5), 0.5),
+        ("ppo", "gamma", np.int32(1), 1.0),
+        ("ppo", "kl_stop", np.float64(0.25), 0.25),
         ("run", "name", "abc", "abc"),
         ("policy", "shared", True, True),
         ("policy", "shared", "True", True),
@@ -48,9 +54,11 @@ def problem(tree: Any) -> str:
         ("policy", "hidden", "[32, 16]", (32, 16)),
         ("policy", "hidden", 32, (32,)),
         ("policy", "hidden", ["32", "16"], (32, 16)),
+        ("policy", "hidden", (np.int64(32), np.uint8(16)), (32, 16)),
         ("run", "loggers", [], ()),
         ("run", "progress", "off", "off"),
         ("env", "options", {"continuous": True, "gravity": -5}, {"continuous": True, "gravity": -5}),
+        ("env", "options", {"gravity": np.float32(-5), "count": np.int64(3)}, {"gravity": -5.0, "count": 3}),
         ("env", "options", "{continuous: true, wind: 1e-3}", {"continuous": True, "wind": 1e-3}),
     ],
 )
@@ -58,6 +66,8 @@ def test_value_is_converted_to_the_type_of_the_field(section: str, field: str, v
     value_of_field = decoded(section, field, value)
     assert value_of_field == expected
     assert type(value_of_field) is type(expected)
+    if isinstance(value_of_field, tuple | dict):
+        assert json.loads(json.dumps(value_of_field)) == json.loads(json.dumps(expected))
 
 
 @pytest.mark.parametrize(
@@ -71,6 +81,10 @@ def test_value_is_converted_to_the_type_of_the_field(section: str, field: str, v
         ({"xyzzy": 1}, "xyzzy: unknown key; the sections are env, rollout, policy, ppo, curiosity, plan, runtime, run"),
         ({"env": {"count": "abc"}}, "env.count is 'abc': it must be a whole number"),
         ({"env": {"count": 1.5}}, "env.count is 1.5: it must be a whole number"),
+        ({"env": {"count": np.float32(1.5)}}, "env.count is 1.5: it must be a whole number"),
+        ({"env": {"count": np.bool_(True)}}, "env.count is np.True_: it must be a whole number"),
+        ({"env": {"id": np.int64(3)}}, "env.id is 3: it must be text; put it in quotes"),
+        ({"ppo": {"gamma": np.float32("nan")}}, "ppo.gamma is np.float32(nan): it must be a finite number"),
         ({"env": {"count": True}}, "env.count is True: it must be a whole number"),
         ({"env": {"count": None}}, "env.count is None: it must be a whole number"),
         ({"env": 3}, "env is 3: it must be a section with fields below it, such as env.id"),

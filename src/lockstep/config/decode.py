@@ -8,6 +8,7 @@ import math
 import types
 from collections.abc import Iterator, Mapping
 from difflib import SequenceMatcher
+from numbers import Integral, Real
 from reprlib import Repr
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
@@ -145,7 +146,7 @@ def _decode_value(value: object, hint: Any, path: str) -> object:
 
     Raises ValueError if it does not have that type.
     """
-    kind, arguments = get_origin(hint), get_args(hint)
+    kind, arguments, value = get_origin(hint), get_args(hint), _plain_number(value)
     if kind in (Union, types.UnionType):
         return _decode_union(value, hint, path)
     if kind is Literal:
@@ -215,12 +216,13 @@ def _decode_mapping(value: object, hint: Any, path: str) -> object:
             raise _invalid_value(value, hint, path) from None
     if not isinstance(value, Mapping) or not all(isinstance(key, str) for key in value):
         raise _invalid_value(value, hint, path)
-    for key, item in value.items():
+    plain = {key: _plain_number(item) for key, item in value.items()}
+    for key, item in plain.items():
         if type(item) not in get_args(get_args(hint)[1]) or (isinstance(item, float) and not math.isfinite(item)):
             raise ValueError(
                 f"{path}: {_short_repr.repr(key)} is {_short_repr.repr(item)}: it must be true, false, a number or text"
             )
-    return dict(value)
+    return plain
 
 
 def _split_list(value: object) -> list[object]:
@@ -251,6 +253,16 @@ def _split_text(text: str) -> list[str]:
         else:
             items.append("")
     return [item for item in items if item]
+
+
+def _plain_number(value: object) -> object:
+    """Return a number of another type, such as those of NumPy, as an int or a float; other values as they are."""
+    if isinstance(value, bool):
+        return value
+    if isinstance(value, Integral):
+        return int(value)
+    number = _parse_float(value) if isinstance(value, Real) else None  # type: ignore[arg-type]  # mypy does not know that floats are Real
+    return value if number is None else number
 
 
 def _parse_int(value: float | str) -> int | None:

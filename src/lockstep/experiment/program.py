@@ -14,6 +14,7 @@ from lockstep.config.decode import encode, known_sections
 from lockstep.config.flags import MODULES, SHORT
 from lockstep.envs.functions import Make, register_function
 from lockstep.envs.settings import EnvConfig
+from lockstep.experiment.arguments import check_source
 
 __all__ = ["compose_config", "settings_tree"]
 
@@ -46,6 +47,7 @@ def settings_tree(settings: Mapping[str, object]) -> tuple[Tree, Make | None]:
 
 def compose_config(preset: str | None, config: Config | str | os.PathLike[str] | None, tree: Tree) -> Config:
     """Compose a config: settings override `config`, which overrides the preset. Raises ValueError if they conflict."""
+    check_source(preset, config)
     preset_tree: Any = presets.read(preset) if preset else None
     env_id = tree.get("env", {}).get("id")
     base, file = preset_tree, None if config is None or isinstance(config, Config) else Path(config)

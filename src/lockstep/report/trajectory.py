@@ -115,9 +115,10 @@ def _show(matplotlib: ModuleType, figure: Any, axes: Any, panel: _Panel) -> None
         style = "steps-mid" if integral else "default"
         axes.plot(panel.table, color=BLUE, linewidth=1.2, marker=marker, drawstyle=style)
         axes.yaxis.set_major_locator(matplotlib.ticker.MaxNLocator(4, integer=integral))
-        low, high = panel.table.min(), panel.table.max()
-        if low == high:
-            axes.set_ylim(low - 1, high + 1)  # an automatic range would magnify rounding errors of a constant
+        low, high = float(panel.table.min()), float(panel.table.max())
+        if low == high:  # an automatic range would magnify rounding errors of a constant
+            margin = max(1.0, 0.05 * abs(low))  # rounding would lose 1 next to a huge constant
+            axes.set_ylim(low - margin, high + margin)
         bottom, top = axes.get_ylim()
         for bound in panel.bounds or ():
             if 2 * bottom - top <= bound <= 2 * top - bottom:  # a line that is far off would leave the curve no height

@@ -1,6 +1,7 @@
 """Recording of an episode as arrays, as a figure and as a video."""
 
 import re
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -97,6 +98,18 @@ def test_mp4_of_the_episode(tmp_path: Path) -> None:
     assert encoder.count_frames_and_secs(str(tmp_path / "a.mp4"))[0] == 5
 
 
+@pytest.mark.parametrize(("declared", "frames", "milliseconds"), [(0.5, 5, 2000), (-3, 3, 70)])
+def test_gif_at_an_unusual_frame_rate(declared: float, frames: int, milliseconds: int, tmp_path: Path) -> None:
+    image = pytest.importorskip("PIL.Image")
+
+    class Slow(Count):
+        metadata = {"render_modes": ["rgb_array"], "render_fps": declared}  # noqa: RUF012
+
+    play_trajectory(Slow, lambda: act, value, 1, tmp_path / "a.gif")
+    with image.open(tmp_path / "a.gif") as gif:
+        assert (gif.n_frames, gif.info["duration"]) == (frames, milliseconds)
+
+
 def test_without_rendering_the_arrays_are_recorded(tmp_path: Path) -> None:
     trajectory, why = play_and_record(Unrendered, lambda: act, value, 1, tmp_path / "a.gif")
     assert (len(trajectory.rewards), why) == (4, "the environment has no render mode 'rgb_array'")
@@ -121,6 +134,16 @@ def test_the_figure_has_labels(tmp_path: Path) -> None:
     text = (tmp_path / "a.svg").read_text()
     for words in ("observation['left']", "action", "reward", "(discounted return)", "step of the episode"):
         assert words in text
+
+
+@pytest.mark.parametrize("reward", [-1e30, 3e38, 1e-30, -7.0])
+def test_a_constant_of_any_magnitude_is_drawn(reward: float, tmp_path: Path) -> None:
+    """matplotlib warns, which is an error here, if the lowest and the highest value of an axis are equal."""
+    pytest.importorskip("matplotlib")
+    trajectory = play_trajectory(Count, lambda: act, value, 1, None)
+    rewards = np.full(4, reward, trajectory.rewards.dtype)
+    draw_trajectory(replace(trajectory, rewards=rewards), Count(), "Count", tmp_path / "a.svg", scaled=False)
+    assert (tmp_path / "a.svg").stat().st_size > 0
 
 
 def test_frames_are_drawn_above_the_curves(tmp_path: Path) -> None:

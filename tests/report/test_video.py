@@ -171,6 +171,28 @@ def test_odd_sizes_are_padded(tmp_path: Path) -> None:
     assert env.closed
 
 
+@pytest.mark.parametrize(
+    ("declared", "expected"),
+    [
+        (0.5, 0.5),
+        (29.97, 29.97),
+        (1, 1),
+        (np.float32(12.5), 12.5),
+        (None, 30),
+        (0, 30),
+        (-3, 30),
+        (np.nan, 30),
+        (1e-3, 0.1),
+    ],
+)
+def test_frame_rate_is_that_of_the_environment(declared: Any, expected: float, tmp_path: Path) -> None:
+    env = OddSizedEnv()
+    env.metadata = {"render_modes": ["rgb_array"], "render_fps": declared}
+    record_video(lambda: env, push_left, tmp_path / "odd.mp4", seeds=[1])
+    _, rate, frames = frames_of(tmp_path / "odd.mp4")
+    assert (rate, len(frames)) == (expected, 4)
+
+
 def test_no_incomplete_file_remains(tmp_path: Path) -> None:
     (tmp_path / "episode.mp4").write_text("an earlier one")
     env = OddSizedEnv(fails=True)

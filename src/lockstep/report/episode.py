@@ -17,7 +17,7 @@ from lockstep.report.evaluate import MAX_STEPS, Begin
 from lockstep.report.gif import write_gif
 from lockstep.report.rendering import choose_renderer, render_frame
 from lockstep.report.style import make_folder
-from lockstep.report.video import FRAMES_PER_SECOND, write_video
+from lockstep.report.video import frame_rate, write_video
 
 __all__ = ["Trajectory", "play_and_record", "play_trajectory"]
 
@@ -75,9 +75,8 @@ def play_trajectory(make: Make, begin: Begin, value: Value, seed: int, video: Pa
         choose_renderer()
     env = make(None if video is None else "rgb_array")
     try:
-        rate = int(env.metadata.get("render_fps") or FRAMES_PER_SECOND)
         write = write_video if video is not None and video.suffix == ".mp4" else write_gif
-        recorder = write(video, rate) if video else nullcontext(lambda frame: None)
+        recorder = write(video, frame_rate(env)) if video else nullcontext(lambda frame: None)
         with recorder as add_frame:
             return _play(env, begin(), value, seed, add_frame if video else None)
     except OSError as error:

@@ -1,5 +1,6 @@
 """Writer of animated GIFs, which need no video encoder and play wherever images are shown."""
 
+import math
 import secrets
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -20,7 +21,7 @@ _COLORS = 128
 
 
 @contextmanager
-def write_gif(path: Path, rate: int) -> Iterator[Callable[[NDArray[np.uint8]], None]]:
+def write_gif(path: Path, rate: float) -> Iterator[Callable[[NDArray[np.uint8]], None]]:
     """Yield a function that appends a frame `[height, width, 3]`, and write the GIF, which repeats forever, when the context exits.
 
     `rate` is the number of appended frames per second. Frames are scaled down to at most 360 pixels of width, and some are dropped if `rate`
@@ -34,7 +35,7 @@ def write_gif(path: Path, rate: int) -> Iterator[Callable[[NDArray[np.uint8]], N
             "GIF files need Pillow, which is installed with matplotlib; pip install 'lockstep-rl[report]'"
         ) from None
     make_folder(path)
-    every = max(1, -(-rate // _RATE))
+    every = max(1, math.ceil(rate / _RATE))
     frames: list[Any] = []
     received = 0
 

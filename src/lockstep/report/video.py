@@ -15,12 +15,20 @@ from lockstep.files import make_folder
 from lockstep.report.evaluate import Begin, play_episodes
 from lockstep.report.rendering import choose_renderer, render_frame
 
-__all__ = ["FRAMES_PER_SECOND", "record_video", "write_video"]
+__all__ = ["frame_rate", "record_video", "write_video"]
 
-FRAMES_PER_SECOND = 30
+_FRAMES_PER_SECOND = 30
 """Frame rate for environments whose metadata has no `render_fps`."""
+_RATES = 0.1, 1000.0
+"""Lowest and highest frame rate of a video. ffmpeg gets the rate with two digits after the point."""
 
 Array = NDArray[Any]
+
+
+def frame_rate(env: gym.Env[Any, Any]) -> float:
+    """Return the frames per second of an environment, which may be less than 1."""
+    rate = float(env.metadata.get("render_fps") or _FRAMES_PER_SECOND)
+    return min(max(rate, _RATES[0]), _RATES[1]) if rate > 0 else _FRAMES_PER_SECOND
 
 
 def record_video(
@@ -36,15 +44,14 @@ def record_video(
     choose_renderer()
     env = make()
     try:
-        rate = int(env.metadata.get("render_fps") or FRAMES_PER_SECOND)
-        with write_video(path, rate) as add_frame:
+        with write_video(path, frame_rate(env)) as add_frame:
             return list(play_episodes(env, begin, seeds, lambda: add_frame(render_frame(env))))
     finally:
         env.close()
 
 
 @contextmanager
-def write_video(path: Path, rate: int) -> Iterator[Callable[[Array], None]]:
+def write_video(path: Path, rate: float) -> Iterator[Callable[[Array], None]]:
     """Yield a function that appends a frame, uint8 `[height, width, 3]`, to an .mp4 file with `rate` frames per second.
 
     When the context exits, check the file and rename it to `path`. Raises the errors of `record_video`.

@@ -1,5 +1,6 @@
 """Trials of a search with synthetic results."""
 
+import re
 import shutil
 from pathlib import Path
 
@@ -53,6 +54,27 @@ def test_another_search_in_the_folder_is_refused(tmp_path: Path) -> None:
     trials(tmp_path, **{"ppo.clip": 0.2})
     with pytest.raises(ValueError, match=r"ppo.clip is 0.1: it was 0.2 .* choose another --out"):
         trials(tmp_path, **{"ppo.clip": 0.1})
+
+
+@pytest.mark.parametrize(
+    ("earlier", "later", "line"),
+    [
+        ({"--over": []}, {"--over": ["run.seed=1..2"]}, "--over is run.seed=1..2: it was none in the search"),
+        ({"--over": ["run.seed=1..2"]}, {"--over": []}, "--over is none: it was run.seed=1..2 in the search"),
+        (
+            {"--search": ["ppo.clip=0.1,0.2", "ppo.epochs=int(1,2)"]},
+            {"--search": ["ppo.clip=0.1,0.2"]},
+            "--search is ppo.clip=0.1,0.2: it was ppo.clip=0.1,0.2 --search ppo.epochs=int(1,2) in the search",
+        ),
+        ({"policy.hidden": (64, 64)}, {"policy.hidden": (32,)}, "policy.hidden is [32]: it was [64, 64] in the search"),
+    ],
+)
+def test_another_search_is_described_in_the_words_of_the_user(
+    tmp_path: Path, earlier: dict[str, object], later: dict[str, object], line: str
+) -> None:
+    trials(tmp_path, **earlier)
+    with pytest.raises(ValueError, match="^" + re.escape(f"{line} in {tmp_path}; choose another --out")):
+        trials(tmp_path, **later)
 
 
 class Killed(BaseException):

@@ -52,6 +52,8 @@ def test_search_spaces() -> None:
         (read_over, "run.seed=1,,2", "a value before or after a comma is missing"),
         (read_over, "run.seed=5..1", "must be an increasing range"),
         (read_over, "run.name=a,b", "run.name cannot be swept"),
+        (read_search, "run.seed=int(1,5)", "run.seed cannot be searched; use --over, such as --over run.seed=1..5"),
+        (read_search, "seed=1,2", "run.seed cannot be searched; use --over"),
         (read_search, "ppo.epochs=int(1.5,3)", "two integers"),
         (read_search, "ppo.clip=log(0,1)", "two numbers above 0"),
         (read_search, "ppo.clip=float(1,0)", "the smaller one first"),

@@ -52,7 +52,7 @@ class Trials:
         names = {**stored, **requested}
         other = next((name for name in names if stored and stored.get(name) != requested.get(name)), None)
         if other is not None:
-            new, old = (repr(rules[other]) if other in rules else "not set" for rules in (requested, stored))
+            new, old = (_shown(other, rules) for rules in (requested, stored))
             raise ValueError(f"{other} is {new}: it was {old} in the search in {folder}; choose another --out")
         self._study.set_user_attr("rules", requested)
 
@@ -136,6 +136,14 @@ class Trials:
         copy.add_trials(self._study.get_trials(deepcopy=False)[:number])
         trial = copy.ask()
         return {path: _suggest(trial, path, space) for path, space in self._spaces.items()}
+
+
+def _shown(name: str, rules: Mapping[str, object]) -> str:
+    """Return a rule as the user gives it: the values of a flag that may be repeated, or the value of a field."""
+    value = rules.get(name)
+    if name.startswith("--") and isinstance(value, list):
+        return f" {name} ".join(value) or "none"
+    return repr(value) if name in rules else "not set"
 
 
 def _suggest(trial: Any, path: str, space: Search) -> object:

@@ -57,6 +57,8 @@ def read_search(arguments: Sequence[str]) -> dict[str, Search]:
     spaces: dict[str, Search] = {}
     for argument in arguments:
         path, text = _field(argument, "--search", spaces)
+        if path == SEED:  # a trial is judged over seeds, and tables group runs by their other values
+            raise ValueError(f"--search {argument}: {SEED} cannot be searched; use --over, such as --over {SEED}=1..5")
         space = _SPACE.fullmatch(text.replace(" ", ""))
         spaces[path] = _space(space, argument) if space else Search("choice", choices=tuple(_parts(text)))
     return spaces

@@ -33,9 +33,9 @@ class Pictured(Numbered):
     observation_space = gym.spaces.Box(0, 255, (36, 36, 1), np.uint8)  # type: ignore[assignment]
 
 
-def policy_of(make: Any) -> TrainedPolicy:
+def policy_of(make: Any, **settings: Any) -> TrainedPolicy:
     spaces = describe_env(EnvConfig(register_function(make)))
-    agent = Agent(spaces, PolicyConfig(), False, 1, torch.float32)
+    agent = Agent(spaces, PolicyConfig(**settings), False, 1, torch.float32)
     return TrainedPolicy(agent, make.observation_space, make.action_space, np.random.default_rng(1))
 
 
@@ -73,3 +73,21 @@ def test_mask_of_one_environment_holds_for_many() -> None:
     assert policy.predict([3, 4, 5], action_masks=[[0, 1], [1, 0], [0, 1]])[0].tolist() == [1, 0, 1]
     with pytest.raises(ValueError, match=r"^action_masks has the shape \(3,\): \(3, 2\) was expected$"):
         policy.predict([3, 4, 5], action_masks=[0, 1, 1])
+
+
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        ({"state": np.zeros((2, 16))}, "state has the shape (2, 16): (3, 16) was expected"),
+        ({"episode_start": [True, False]}, "episode_start has the shape (2,): (3,) was expected"),
+    ],
+)
+def test_state_and_starts_of_another_size_are_refused(wrong: dict[str, Any], message: str) -> None:
+    policy = policy_of(Numbered, core="gru", core_size=8)
+    state = policy.predict([3, 4, 5], episode_start=[True, True, True])[1]
+    assert state is not None
+    assert state.shape == (3, 16)
+    assert policy.predict([3, 4, 5], state, [False, True, False])[1] is not None
+    with pytest.raises(ValueError, match=r"^[^\n]*$") as caught:
+        policy.predict([3, 4, 5], **wrong)
+    assert str(caught.value) == message

@@ -18,6 +18,7 @@ from lockstep.experiment.arguments import (
     check_start,
     chosen_iteration,
     run_text,
+    true_or_false,
     whole_number,
     whole_number_or_none,
 )
@@ -177,6 +178,7 @@ def train(
         >>> lockstep.evaluate(run, episodes=20).return_mean
     """
     ranks, restarts = check_start(ranks, restarts)
+    resume = true_or_false("resume", resume)
     tree, make = settings_tree({**settings, **({} if env is None else {"env": env})})
     composed = compose_config(preset, config, tree)
     hook = _choose_hook(on_iteration, composed, ranks)
@@ -293,7 +295,7 @@ def load(
         >>> policy.begin()  # at the start of every episode
         >>> action = policy.act(observation, info)
     """
-    seed = whole_number_or_none("seed", seed, 0)
+    seed, sample = whole_number_or_none("seed", seed, 0), true_or_false("sample", sample)
     opened, iteration = _open_checkpoint(run, env, iteration)
     return load_policy(opened.folder, iteration, sample, seed)[1]
 
@@ -328,6 +330,7 @@ def evaluate(
         >>> lockstep.evaluate("runs/first", episodes=100).return_mean
     """
     episodes, seed = whole_number("episodes", episodes, 1), whole_number_or_none("seed", seed, 0)
+    sample = true_or_false("sample", sample)
     opened, iteration = _open_checkpoint(run, env, iteration)
     config, policy = load_policy(opened.folder, iteration, sample, seed)
     env_instance = make_one(config.env)

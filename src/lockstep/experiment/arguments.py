@@ -8,11 +8,21 @@ import threading
 from numbers import Integral
 from reprlib import Repr
 
+import numpy as np
+
 from lockstep.config import Config
 from lockstep.run.evaluations import Choice
 from lockstep.runtime.rank_info import find_rank_info
 
-__all__ = ["check_source", "check_start", "chosen_iteration", "run_text", "whole_number", "whole_number_or_none"]
+__all__ = [
+    "check_source",
+    "check_start",
+    "chosen_iteration",
+    "run_text",
+    "true_or_false",
+    "whole_number",
+    "whole_number_or_none",
+]
 
 _short_repr = Repr()
 _short_repr.maxstring = _short_repr.maxother = 60
@@ -28,6 +38,13 @@ def whole_number(name: str, value: object, least: int) -> int:
 def whole_number_or_none(name: str, value: object, least: int) -> int | None:
     """Return the argument `name`, None or a whole number of at least `least`."""
     return None if value is None else whole_number(name, value, least)
+
+
+def true_or_false(name: str, value: object) -> bool:
+    """Return the argument `name`, True or False."""
+    if not isinstance(value, bool | np.bool_):
+        raise ValueError(f"{name} is {_line(value)}: it must be True or False")
+    return bool(value)
 
 
 def chosen_iteration(value: object) -> Choice:

@@ -177,8 +177,7 @@ def train(
         >>> run = lockstep.train("cartpole", seed=2, ppo={"learning_rate": 1e-3})
         >>> lockstep.evaluate(run, episodes=20).return_mean
     """
-    ranks, restarts = check_start(ranks, restarts)
-    resume = true_or_false("resume", resume)
+    (ranks, restarts), resume = check_start(ranks, restarts), true_or_false("resume", resume)
     tree, make = settings_tree({**settings, **({} if env is None else {"env": env})})
     composed = compose_config(preset, config, tree)
     hook = _choose_hook(on_iteration, composed, ranks)

@@ -19,7 +19,7 @@ PREPARED = {
         f"lockstep train --env LunarLander-v3 --seed {seed} --name {name}"
         for seed, name in ((2, "second"), (3, "third"))
     ],
-    "docs/sweep.md": ["lockstep train cartpole --out runs/cartpole-sweep/runs"],
+    "docs/sweep.md": ["lockstep train cartpole --ranks 1 --out runs/cartpole-sweep/runs"],
     "docs/reports.md": [
         "lockstep train --name first",
         "lockstep train --name second",

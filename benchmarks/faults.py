@@ -110,7 +110,7 @@ def inject(case: Case, name: str, place: str, transport: str, reference: str) ->
     again = starts[1] - began if len(starts) > 1 else None
     equal = digest == reference if digest else None
     return Result(
-        *(name, place, transport, code, len(starts) - 1, noticed, again, equal, len(case.processes()), files),
+        *(name, place, transport, code, max(0, len(starts) - 1), noticed, again, equal, len(case.processes()), files),
         lines[-1] if lines else "",
         next((row.get("env_faults", 0) for row in reversed(case.rows())), 0),
     )

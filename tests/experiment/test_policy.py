@@ -91,3 +91,8 @@ def test_state_and_starts_of_another_size_are_refused(wrong: dict[str, Any], mes
     with pytest.raises(ValueError, match=r"^[^\n]*$") as caught:
         policy.predict([3, 4, 5], **wrong)
     assert str(caught.value) == message
+
+
+def test_mask_for_a_policy_without_masks_is_refused() -> None:
+    with pytest.raises(ValueError, match=r"^action_masks is given, but the policy was trained without action masks"):
+        policy_of(Numbered).predict([3, 4], action_masks=[0, 1])

@@ -113,9 +113,8 @@ class TrainedPolicy:
 
         Raises ValueError in one line if observations do not fit the space, or the other arrays the observations.
         """
-        count = self._count(observation)
-        masks = None if action_masks is None else {MASK: self._masks(np.asarray(action_masks), count)}
-        rows, pixels, single = self._read(observation, masks or {})
+        info = {} if action_masks is None else {MASK: self._masks(action_masks, self._count(observation))}
+        rows, pixels, single = self._read(observation, info)
         runner = PolicyRunner(self._agent, len(rows), None if deterministic else self._generator)
         if state is not None and self._agent.state_size:
             states = torch.from_numpy(np.array(state)).to(runner.state)
@@ -144,9 +143,11 @@ class TrainedPolicy:
         except ContractViolation as error:
             raise ValueError(f"the environment {error}") from None
 
-    def _masks(self, masks: NDArray[Any], count: int | None) -> NDArray[Any]:
+    def _masks(self, action_masks: ArrayLike, count: int | None) -> NDArray[Any]:
         """Return `action_masks` as `[N, options]`, or `[options]` for a single observation."""
-        size = self._agent.spaces.mask_size
+        masks, size = np.asarray(action_masks), self._agent.spaces.mask_size
+        if not size:
+            raise ValueError("action_masks is given, but the policy was trained without action masks; leave it out")
         if masks.size == size:
             return masks.reshape(size) if count is None else np.broadcast_to(masks.reshape(size), (count, size))
         _check_size("action_masks", masks.shape, (size,) if count is None else (count, size))

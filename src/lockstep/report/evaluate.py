@@ -19,7 +19,6 @@ MAX_STEPS = 100_000
 Begin = Callable[[], Callable[[Any, dict[str, Any]], Any]]
 """Function that is called at the beginning of an episode. It returns a function from observation and info to action, which keeps the memory
 of a recurrent policy during the episode."""
-_SET_LIMIT = "set a time limit, for example with env.wrappers 'TimeLimit(max_episode_steps=1000)'"
 
 
 def play_episodes(
@@ -87,11 +86,14 @@ class Evaluation:
     def lines(self) -> str:
         """Format the result as two lines of text, and a third one if episodes were ended after `MAX_STEPS` steps."""
         spread = "" if self.interval is None else f" ± {self.interval:.3g} (95% interval of the mean)"
-        endless = sum(length == MAX_STEPS for length in self.lengths)
-        note = f"note    {endless} of {len(self.lengths)} episodes were ended after {MAX_STEPS:,} steps: {_SET_LIMIT}"
-        return (
-            f"return  {self.return_mean:.5g}{spread}, {min(self.returns):.5g} to {max(self.returns):.5g}\n"
-            f"length  {self.length_mean:.5g}, {min(self.lengths)} to {max(self.lengths)} steps"
-            + f"\n{note}"
-            * (endless > 0)
-        )
+        lines = [
+            f"return  {self.return_mean:.5g}{spread}, {min(self.returns):.5g} to {max(self.returns):.5g}",
+            f"length  {self.length_mean:.5g}, {min(self.lengths)} to {max(self.lengths)} steps",
+        ]
+        endless = self.lengths.count(MAX_STEPS)
+        if endless:
+            lines.append(
+                f"note    {endless} of {len(self.lengths)} episodes were ended after {MAX_STEPS:,} steps: set a time limit, for example "
+                "with env.wrappers 'TimeLimit(max_episode_steps=1000)'"
+            )
+        return "\n".join(lines)

@@ -96,3 +96,17 @@ def test_state_and_starts_of_another_size_are_refused(wrong: dict[str, Any], mes
 def test_mask_for_a_policy_without_masks_is_refused() -> None:
     with pytest.raises(ValueError, match=r"^action_masks is given, but the policy was trained without action masks"):
         policy_of(Numbered).predict([3, 4], action_masks=[0, 1])
+
+
+@pytest.mark.parametrize(
+    ("make", "observations"),
+    [(Numbered, [3, 4, 7]), (Pictured, list(np.eye(36, dtype=np.uint8)[:3, :, None, None].repeat(36, 2) * 99))],
+)
+def test_actions_for_several_environments_are_those_for_each(make: Any, observations: list[Any]) -> None:
+    policy = policy_of(make, core="gru")
+    together, alone = policy.begin_together(3), []
+    actions = [together(observations, [{}] * 3), together(observations[::-1], [{}] * 3)]
+    for index in range(3):
+        policy.begin()
+        alone.append([policy.act(observations[index]), policy.act(observations[2 - index])])
+    assert np.transpose(alone).tolist() == actions

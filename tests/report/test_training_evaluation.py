@@ -9,7 +9,7 @@ import pytest
 
 import lockstep
 from lockstep.randomness import seed_of
-from lockstep.report import evaluate
+from lockstep.report import evaluate, training_evaluation
 from lockstep.report.training_evaluation import evaluate_checkpoint
 from lockstep.run.folder import RunFolder
 
@@ -54,6 +54,16 @@ def test_results_equal_those_of_a_plain_loop(run: lockstep.Run) -> None:
 def test_results_depend_only_on_weights_and_config(run: lockstep.Run) -> None:
     rows = [evaluate_checkpoint(run.folder, iteration, EPISODES) for iteration in (2, 1, 2)]
     assert json.dumps(rows[0]) == json.dumps(rows[2]) != json.dumps(rows[1])
+
+
+def test_episodes_beyond_the_number_of_environments_are_played_later(
+    run: lockstep.Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    row = evaluate_checkpoint(run.folder, 2, EPISODES)
+    monkeypatch.setattr(training_evaluation, "_MAX_ENVS", 2)
+    other = evaluate_checkpoint(run.folder, 2, EPISODES)
+    names = ("return_mean", "return_std", "return_min", "length_mean", "episodes")
+    assert [other[name] for name in names] == [row[name] for name in names]
 
 
 def test_one_episode_has_no_deviation(run: lockstep.Run) -> None:

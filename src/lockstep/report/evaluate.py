@@ -1,4 +1,4 @@
-"""Evaluation of an agent over complete episodes in a single environment, for `lockstep eval`, `play` and videos."""
+"""Evaluation of an agent over complete episodes: for `lockstep eval`, `play`, videos and evaluations during training."""
 
 import math
 from collections.abc import Callable, Iterator, Sequence
@@ -8,7 +8,16 @@ from typing import Any
 
 import gymnasium as gym
 
-__all__ = ["EVALUATION", "MAX_STEPS", "SAMPLED_EVALUATION", "Begin", "Evaluation", "play_episodes"]
+__all__ = [
+    "EVALUATION",
+    "MAX_STEPS",
+    "SAMPLED_EVALUATION",
+    "ActTogether",
+    "Begin",
+    "Evaluation",
+    "play_episodes",
+    "play_together",
+]
 
 EVALUATION = "evaluation.json"
 SAMPLED_EVALUATION = "evaluation-sampled.json"
@@ -19,6 +28,8 @@ MAX_STEPS = 100_000
 Begin = Callable[[], Callable[[Any, dict[str, Any]], Any]]
 """Function that is called at the beginning of an episode. It returns a function from observation and info to action, which keeps the memory
 of a recurrent policy during the episode."""
+ActTogether = Callable[[Sequence[Any], Sequence[dict[str, Any]]], Sequence[Any]]
+"""Function from one observation and one info of each environment to one action for each."""
 
 
 def play_episodes(
@@ -38,6 +49,28 @@ def play_episodes(
             total, length = total + float(reward), length + 1
             done = terminated or truncated or length == MAX_STEPS
         yield total, length
+
+
+def play_together(envs: Sequence[gym.Env[Any, Any]], act: ActTogether, seeds: Sequence[int]) -> list[tuple[float, int]]:
+    """Play one episode in each environment, all at the same time. Return the return and the length in steps of each.
+
+    An environment whose episode has ended is not stepped any more: `act` gets its last observation but one again, and its action is not used.
+    Episodes are ended after `MAX_STEPS` steps.
+    """
+    starts = [env.reset(seed=seed) for env, seed in zip(envs, seeds, strict=True)]
+    observations, infos = [observation for observation, _ in starts], [info for _, info in starts]
+    totals, lengths, playing = [0.0] * len(envs), [0] * len(envs), list(range(len(envs)))
+    while playing:
+        actions = act(observations, infos)
+        for index in list(playing):
+            observation, reward, terminated, truncated, info = envs[index].step(actions[index])
+            totals[index], lengths[index] = totals[index] + float(reward), lengths[index] + 1
+            if terminated or truncated or lengths[index] == MAX_STEPS:
+                playing.remove(index)
+            else:
+                # not at the end: there, a mask of actions may be missing
+                observations[index], infos[index] = observation, info
+    return list(zip(totals, lengths, strict=True))
 
 
 @dataclass(frozen=True)

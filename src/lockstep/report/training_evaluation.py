@@ -1,12 +1,14 @@
 """Evaluation of a checkpoint during training."""
 
+from contextlib import ExitStack, closing
+
 from lockstep.algorithm.agent import Agent
 from lockstep.config import Config
 from lockstep.envs.catalog import make_one
 from lockstep.experiment.execute import load_agent
 from lockstep.experiment.policy import TrainedPolicy
 from lockstep.randomness import seed_of, stream
-from lockstep.report.evaluate import Evaluation, play_episodes
+from lockstep.report.evaluate import Evaluation, play_together
 from lockstep.run.checkpoint import Checkpoint, SavedCounters
 from lockstep.run.folder import RunFolder
 
@@ -16,6 +18,9 @@ _SEEDS, _ACTIONS = "training-evaluation", "training-evaluation-actions"
 """Names of the random streams. They differ from those of `lockstep eval`, so that it measures the best checkpoint on
 episodes by which that checkpoint was not chosen.
 """
+
+_MAX_ENVS = 10
+"""Largest number of environments that exist, and of episodes that are played, at the same time."""
 
 
 def evaluate_checkpoint(folder: RunFolder, iteration: int, episodes: int) -> dict[str, object]:
@@ -46,14 +51,13 @@ def evaluate_checkpoint(folder: RunFolder, iteration: int, episodes: int) -> dic
 
 
 def _evaluate(config: Config, agent: Agent, episodes: int, sample: bool) -> Evaluation:
-    seed = config.run.seed
-    # a new environment each time: the episodes of some depend on earlier ones (BipedalWalker)
-    env = make_one(config.env)
-    try:
-        spaces = env.observation_space, env.action_space
-        policy = TrainedPolicy(agent, *spaces, stream(seed, _ACTIONS), sample)
-        seeds = [seed_of(seed, _SEEDS, episode) for episode in range(episodes)]
-        results = list(play_episodes(env, policy.begin, seeds))
-    finally:
-        env.close()
+    results, generator = [], stream(config.run.seed, _ACTIONS)
+    seeds = [seed_of(config.run.seed, _SEEDS, episode) for episode in range(episodes)]
+    for first in range(0, episodes, _MAX_ENVS):
+        group = seeds[first : first + _MAX_ENVS]
+        with ExitStack() as stack:
+            # new environments each time: the episodes of some depend on earlier ones (BipedalWalker)
+            envs = [stack.enter_context(closing(make_one(config.env))) for _ in group]
+            policy = TrainedPolicy(agent, envs[0].observation_space, envs[0].action_space, generator, sample)
+            results += play_together(envs, policy.begin_together(len(group)), group)
     return Evaluation([total for total, _ in results], [length for _, length in results])

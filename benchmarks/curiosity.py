@@ -3,7 +3,7 @@ benchmarks/curiosity.md.
 
     python benchmarks/curiosity.py [METHOD …] [--task mountaincar] [--seeds 1 2 3 4 5] [--jobs 1] [--out runs/curiosity]
 
-All runs of a task use one preset and differ only in `curiosity.kind`. Each run is evaluated at the end by `lockstep eval`: 20 episodes that are not used
+All runs of a task have the same settings, and differ only in `curiosity.kind`. Each run is evaluated at the end by `lockstep eval`: 20 episodes that are not used
 in training, with the most probable actions. Methods that are not named keep their rows in the file.
 """
 
@@ -27,10 +27,10 @@ STUDENT = (12.71, 4.30, 3.18, 2.78, 2.57, 2.45, 2.36, 2.31, 2.26)
 
 @dataclass(frozen=True)
 class Task:
-    """Preset of a task, with thresholds and the text around its table."""
+    """Settings of a task, with thresholds and the text around its table."""
 
-    preset: str
-    flags: tuple[str, ...]
+    settings: tuple[str, ...]
+    """Arguments of `lockstep train`."""
     discovery_return: float
     """Mean return of the last 20 training episodes above which the reward was discovered."""
     goal_return: float
@@ -43,26 +43,24 @@ class Task:
 
 TASKS = {
     "mountaincar": Task(
-        "mountaincar-rnd",
-        (),
+        ("--config", str(HERE / "mountaincar_rnd.yaml")),
         -199,
         -140,
         (
             "# Curiosity on MountainCar-v0",
             "",
-            "`python benchmarks/curiosity.py`: the preset `mountaincar-rnd` with each `curiosity.kind`, 500,000 steps, one rank.",
+            "`python benchmarks/curiosity.py`: the settings of `benchmarks/mountaincar_rnd.yaml` with each `curiosity.kind`, 500,000 steps, one rank.",
             "The reward is -1 for every step, without reward shaping, and the time limit is 200 steps: -200 means that the goal was never reached.",
         ),
         (
-            "PPO without curiosity does not fail in every setting. If the critic is well conditioned, for example with `--ppo.normalize-rewards true` or with",
+            "PPO without curiosity does not fail in every setting: the default settings solve this task. If the critic is well conditioned, for example with `--ppo.normalize-rewards true` or with",
             "the environment's reward weighted by 0.1, a critic that starts at 0 overestimates states that were rarely seen, and this alone leads the car to the goal.",
-            "The preset is a setting in which it fails: unscaled returns of -87, and an entropy bonus that keeps the policy near random.",
+            "The file has settings in which it fails: unscaled returns of -87, and an entropy bonus that keeps the policy near random.",
             "The weight and the learning rate were chosen for RND; other methods may do better with other values.",
         ),
     ),
     "pendulum-sparse": Task(
-        "pendulum-sparse",
-        ("--curiosity.weight", "0.01"),
+        ("pendulum-sparse", "--curiosity.weight", "0.01"),
         50,
         50,
         (
@@ -82,7 +80,7 @@ def train(name: str, method: str, seed: int, out: Path) -> dict[str, object]:
     """Train one run on one rank, evaluate it, and return its row."""
     task, run_name = TASKS[name], f"{name}-{method}-seed{seed}-{int(time.time())}"
     options = ["--seed", str(seed), "--name", run_name, "--out", str(out), "--run.progress", "off", "--ranks", "1"]
-    call("train", task.preset, "--curiosity.kind", method, *task.flags, *options)
+    call("train", *task.settings, "--curiosity.kind", method, *options)
     call("eval", str(out / run_name), "--episodes", "20")
     rows = [json.loads(line) for line in (out / run_name / "metrics.jsonl").read_text().splitlines()]
     returns = [(row["env_steps"], row["return_mean_20"]) for row in rows if row["return_mean_20"] is not None]

@@ -94,7 +94,7 @@ def test_normalized_scores_lie_between_random_and_bar(learning: SimpleNamespace)
 def test_every_table_is_readable_and_has_random_scores_and_markers(learning: SimpleNamespace, root: Path) -> None:
     scores = json.loads(learning.table_results.RANDOM_SCORES.read_text())
     page = (root / "docs" / "learning.md").read_text()
-    assert len(learning.tasks.table_names()) == 8
+    assert len(learning.tasks.table_names()) == 9
     for name in learning.tasks.table_names():
         assert f"<!-- begin {name} -->" in page
         for task in learning.tasks.read_table(name).tasks.values():

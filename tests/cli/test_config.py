@@ -112,7 +112,7 @@ def test_gin_file_may_set_the_number_of_iterations_only(tmp_path: Path, capsys: 
     path = tmp_path / "a.gin"
     path.write_text("train.num_iter = 50\n")
     assert main(["config", "pendulum-dense", "--config", str(path)]) == 0
-    assert "  total_steps: 160000\n" in capsys.readouterr().out
+    assert "  total_steps: 102400\n" in capsys.readouterr().out
 
 
 ZOO = """

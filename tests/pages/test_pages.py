@@ -33,7 +33,7 @@ PREPARED = {
         "lockstep train --name first",
         *(f"lockstep train cartpole --seed {seed}" for seed in (1, 2, 3)),
         *(f"lockstep train --name {name}" for name in ("narrow-1", "narrow-2", "wide-1", "wide-2", "alone", "workers")),
-        "lockstep train mountaincar-rnd",
+        "lockstep train mountaincar-continuous-icm",
     ],
 }
 """Commands whose runs a page assumes to exist."""

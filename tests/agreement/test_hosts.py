@@ -22,26 +22,29 @@ def fixture_hosts() -> Iterator[None]:
 
 
 @pytest.mark.parametrize(
-    "words",
+    ("places", "words"),
     [
-        ("--plan", "1:2", "--plan.lag", 1, "--plan.share-data"),
-        pytest.param(("--plan", "1:2", "--plan.lag", 1), marks=pytest.mark.exhaustive),
-        pytest.param(("--plan.share-data",), marks=pytest.mark.exhaustive),
-        pytest.param(("--plan", "2:1"), marks=pytest.mark.exhaustive),
+        ((0, 0, 1), ("--plan", "1:2", "--plan.lag", 1, "--plan.share-data")),
+        ((0, 0, 1, 1), ()),  # gradients are added along the chain of hosts
+        pytest.param((0, 0, 1), ("--plan", "1:2", "--plan.lag", 1), marks=pytest.mark.exhaustive),
+        pytest.param((0, 0, 1), ("--plan.share-data",), marks=pytest.mark.exhaustive),
+        pytest.param((0, 0, 1), ("--plan", "2:1"), marks=pytest.mark.exhaustive),
+        pytest.param((0, 0, 0, 1, 1), ("--plan", "1:4"), marks=pytest.mark.exhaustive),
     ],
 )
 def test_plans_over_two_hosts_give_the_bits_of_one_rank(
-    words: tuple[object, ...], hosts: None, run_cli, tmp_path: Path, environ: dict[str, str]
+    places: tuple[int, ...], words: tuple[object, ...], hosts: None, run_cli, tmp_path: Path, environ: dict[str, str]
 ) -> None:
-    single_rank_words = words if words[0] != "--plan" else words[2:]
+    single_rank_words = words[2:] if words[:1] == ("--plan",) else words
     assert run_cli("train", *TASK, *SHORT, *single_rank_words, "--name", "alone").rc == 0
     meeting = ("--runtime.rendezvous", f"tcp://{ADDRESSES[0]}:29519")
     command = ["train", *TASK, *SHORT, *words, *meeting, "--out", tmp_path / "runs", "--name", "hosts"]
     ranks = []
-    for rank in range(3):  # ranks 0 and 1 on the first host, rank 2 on the second
-        rank_variables = {"RANK": rank, "WORLD_SIZE": 3, "LOCAL_RANK": rank % 2, "LOCAL_WORLD_SIZE": 2 - rank // 2}
+    for rank, place in enumerate(places):
+        local = {"LOCAL_RANK": places[:rank].count(place), "LOCAL_WORLD_SIZE": places.count(place)}
+        rank_variables = {"RANK": rank, "WORLD_SIZE": len(places), **local}
         variables = environ | {name: str(value) for name, value in rank_variables.items()}
-        run = [*on_host(rank // 2), sys.executable, "-m", "lockstep", *map(str, command)]
+        run = [*on_host(place), sys.executable, "-m", "lockstep", *map(str, command)]
         pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
         ranks.append(subprocess.Popen(run, cwd=tmp_path, env=variables, **pipes))
     try:
@@ -49,5 +52,5 @@ def test_plans_over_two_hosts_give_the_bits_of_one_rank(
     finally:
         for rank in ranks:
             rank.kill()
-    assert [rank.returncode for rank in ranks] == [0, 0, 0], "\n".join(outputs)
+    assert [rank.returncode for rank in ranks] == [0] * len(places), "\n".join(outputs)
     assert digests(tmp_path / "runs" / "hosts") == digests(tmp_path / "runs" / "alone")

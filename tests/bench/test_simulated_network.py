@@ -12,6 +12,7 @@ from lockstep.algorithm.publishers import FAN_OUT, publishers
 from lockstep.bench.simulation.network import (
     NETWORKS,
     Cluster,
+    Network,
     Rows,
     adds_slices,
     message_seconds,
@@ -19,6 +20,7 @@ from lockstep.bench.simulation.network import (
     reduction_seconds,
 )
 from lockstep.group import network, shared
+from lockstep.group.reduction import is_chain_faster
 
 
 def hosts(ranks: int, name: str = "10gbe") -> Cluster:
@@ -93,8 +95,42 @@ def test_ranks_of_one_host_need_no_network() -> None:
 
 def test_ranks_of_a_host_share_its_network() -> None:
     rows = Rows(64, 1, 20_000_000, 4)
-    spread_out, dense = (reduction_seconds(hosts(count), range(64), rows) for count in (1, 32))
+    clusters = [Cluster(count, count, NETWORKS["10gbe"], shared_memory=False) for count in (1, 32)]
+    spread_out, dense = (reduction_seconds(cluster, range(64), rows) for cluster in clusters)
     assert dense > 2 * spread_out
+
+
+@pytest.mark.parametrize("numbers", [10_000, 2_000_000])
+def test_hosts_with_several_ranks_add_rows_along_a_chain(numbers: int) -> None:
+    rows, cluster = Rows(64, 1, numbers, 4), hosts(16)
+    alone = Cluster(16, 16, NETWORKS["10gbe"], shared_memory=False)
+    assert reduction_seconds(alone, range(64), rows) > 4 * reduction_seconds(cluster, range(64), rows)
+
+
+def test_chain_is_chosen_if_it_saves_more_than_its_latency() -> None:
+    assert is_chain_faster([4, 4], 8, 40_000)
+    assert is_chain_faster([2, 2], 4, 8_000_000)
+    assert not is_chain_faster([1] * 8, 8, 8_000_000), "ranks that share no memory have nothing to share"
+    assert not is_chain_faster([8], 8, 8_000_000)
+    assert not is_chain_faster([2, 1], 3, 400), "few messages either way"
+    assert is_chain_faster([64] * 4, 256, 40_000)
+    assert not is_chain_faster([2] * 500, 1000, 40_000_000), "a piece would pass 500 hosts"
+
+
+def test_times_of_chains_are_about_those_that_were_measured(root: Path) -> None:
+    """Both hosts share 2 cores, so a host has one. Less than 1 MB passes the limit of 1 Gbit/s at once."""
+    ratios = {}
+    for record in json.loads((root / "benchmarks" / "hosts.json").read_text())["records"]:
+        if record["way"] == "chain":
+            gigabits = float(record["rate"].removesuffix("gbit"))
+            count, milliseconds = record["ranks per host"], sorted(record["milliseconds"])
+            cluster = Cluster(count, 1, Network(50e-6, gigabits / 8 * 1e9))
+            seconds = reduction_seconds(cluster, range(2 * count), Rows(2 * count, 1, record["floats"], 4))
+            if gigabits == 10 or record["floats"] == 1_000_000:
+                ratios[record["rate"], count, record["floats"]] = seconds * 1e3 / milliseconds[len(milliseconds) // 2]
+            assert record["bytes"] == pytest.approx(4 * record["floats"], rel=0.2)
+    assert len(ratios) == 12
+    assert all(0.5 < ratio < 2 for ratio in ratios.values()), ratios
 
 
 def test_sources_come_before_the_players_that_they_send_to() -> None:

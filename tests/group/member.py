@@ -12,7 +12,7 @@ from pathlib import Path
 import torch
 import torch.distributed as dist
 
-from lockstep.group import neighbors, network, shared
+from lockstep.group import host_chain, neighbors, network, shared
 from lockstep.group.channel import Spec
 from lockstep.group.group import Group, RankLost, ordered_sum
 from lockstep.group.host import SharedMemoryChannel
@@ -177,7 +177,7 @@ def check_hosts(group: NetworkGroup, alone: int) -> None:
 
 def check_padding(group: NetworkGroup) -> None:
     """Check with gloo the padding that NCCL needs if ranks contribute different numbers of rows."""
-    counts = [2, 0, 3, 1][: group.size]
+    counts = [2, 0, 3, 1, 2][: group.size]
     rows = torch.arange(sum(counts) * 5.0).view(-1, 5)
     start = sum(counts[: group.rank])
     own_rows = rows[start : start + counts[group.rank]]
@@ -281,7 +281,8 @@ def lose_last(group: Group, scenario: str) -> None:
 def join(kind: str, rank: int, size: int, address: str, descriptor: int, timeout: float) -> Group:
     """Create a group of a kind: `shared`, `network`, `nccl`, `upgraded` from the network to shared memory, or of several hosts.
 
-    With `hosts` rank 0 only pretends to be on another host; with `machines` the last rank is in another network namespace.
+    With `hosts` rank 0 only pretends to be on another host, and with `chain` two ranks each are on a host, and rows are added along the
+    chain of hosts; with `machines` the last rank is in another network namespace.
     """
     if kind == "shared":
         group: Group = SharedMemoryGroup(descriptor, rank, size, timeout)
@@ -293,9 +294,17 @@ def join(kind: str, rank: int, size: int, address: str, descriptor: int, timeout
         return connected
     if kind == "hosts":
         neighbors.host_id = lambda: min(rank, 1)
+    elif kind == "chain":
+        neighbors.host_id = lambda: rank // 2
+        host_chain.is_chain_faster = lambda sizes, rows, row_bytes: True
+        host_chain.PIECE = 1 << 12
     group = upgrade_to_shared_memory(connected, timeout)
     assert isinstance(group, SharedMemoryGroup) == (kind == "upgraded")
-    assert ("/memfd:lockstep" in memory_maps()) == (kind == "upgraded" or rank != ALONE[kind] % size)
+    if kind == "chain":
+        alone = size - 1 if size % 2 else -1
+    else:
+        alone = ALONE[kind] % size if kind in ALONE else -1
+    assert ("/memfd:lockstep" in memory_maps()) == (rank != alone)
     return group
 
 

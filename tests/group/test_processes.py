@@ -14,7 +14,7 @@ from tests.group.members import HOST, Ranks, start
 @pytest.mark.parametrize(
     ("kind", "size"),
     [
-        *(("shared", 3), ("shared", 4), ("network", 3), ("upgraded", 2), ("hosts", 3)),
+        *(("shared", 3), ("shared", 4), ("network", 3), ("upgraded", 2), ("hosts", 3), ("chain", 5), ("chain", 4)),
         *(pytest.param(kind, 2, marks=pytest.mark.exhaustive) for kind in ("shared", "network")),
     ],
 )
@@ -49,6 +49,7 @@ def test_results_are_on_the_device_of_the_input(
         *(("shared", operation) for operation in ("reduce", "gather", "barrier", "subgroup", "receive")),
         *(("network", operation) for operation in ("reduce", "slices", "barrier", "subgroup")),
         *(("hosts", operation) for operation in ("gather", "receive")),
+        ("chain", "reduce"),
         *(pytest.param("network", operation, marks=pytest.mark.exhaustive) for operation in ("gather", "receive")),
         *(
             pytest.param("hosts", operation, marks=pytest.mark.exhaustive)

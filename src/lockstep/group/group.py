@@ -79,6 +79,10 @@ class Group(ABC):
         The rows are in shard order, on the device of `own_rows`. Raises RankLost if a rank does not take part in time.
         """
 
+    def share(self, own_rows: Tensor, phase: str) -> Tensor:
+        """Gather rows `[counts[rank], columns]`, perhaps without a copy: the result must not change, and is valid until the next operation."""
+        return self.gather(own_rows, phase)
+
     def reduce(self, own_rows: Tensor, phase: str) -> Tensor:
         """Add the rows of all ranks in shard order: `[counts[rank], columns]` on each rank -> `[columns]` on all.
 

@@ -12,10 +12,11 @@ from lockstep.group.authentication import authenticate_peers
 from lockstep.group.channel import Channel, LocalChannel, Spec
 from lockstep.group.group import Clock, Group, ordered_sum
 from lockstep.group.host import Host
+from lockstep.group.host_chain import HostChain, split_by_host
 from lockstep.group.neighbors import find_neighbors
 from lockstep.group.point_to_point import NetworkChannel, PointToPoint
+from lockstep.group.reduction import NETWORK_BYTES as SLICED_BYTES
 from lockstep.group.shared import SharedMemoryGroup, make_host_subgroup
-from lockstep.group.slicing import NETWORK_BYTES as SLICED_BYTES
 from lockstep.group.solo import Solo
 from lockstep.group.tally import StoreTally, Tally
 from lockstep.processes.host_name import host_name
@@ -76,6 +77,7 @@ class NetworkGroup(Group):
         self._ready_in = torch.zeros(len(members), 1, dtype=torch.uint8)
         self._nccl_group: dist.ProcessGroup | None = None
         self._owned: list[Group | Channel] = []
+        self._chain: HostChain | None = None
 
     def _host_names(self) -> list[str]:
         name = host_name().encode()[:_NAME_BYTES]
@@ -107,10 +109,13 @@ class NetworkGroup(Group):
         return all_rows
 
     def reduce(self, own_rows: Tensor, phase: str) -> Tensor:
-        """See `Group.reduce`. Large rows on the CPU are added in slices."""
+        """See `Group.reduce`. Large rows on the CPU are added in slices or, between hosts with several ranks, along a chain."""
         counts = self.row_counts(len(own_rows))
-        is_small = sum(counts) <= 2 or sum(counts) * own_rows[0].nbytes < SLICED_BYTES
-        if is_small or (own_rows.is_cuda and self._p2p.nccl):
+        if own_rows.is_cuda and self._p2p.nccl:
+            return super().reduce(own_rows, phase)
+        if self._chain is not None and self._chain.is_faster(sum(counts), own_rows[0].nbytes):
+            return self._chain.add(own_rows.cpu(), counts, phase).to(own_rows.device)
+        if sum(counts) <= 2 or sum(counts) * own_rows[0].nbytes < SLICED_BYTES:
             return super().reduce(own_rows, phase)
         return self._add_slices(own_rows.cpu(), counts, phase).to(own_rows.device)
 
@@ -207,9 +212,7 @@ class NetworkGroup(Group):
     def split(self, members: Sequence[int], counts: Sequence[int]) -> Group:
         """See `Group.split`. Members that share memory use it."""
         if any(set(members) <= set(ranks) for ranks in self.neighbors):
-            if self.host is None or not set(members) <= set(self.host.ranks):
-                return Solo((), self.clock)
-            subgroup = make_host_subgroup(self.host, members, counts, self.clock)
+            subgroup = self._share_memory(members, counts)
         else:
             subgroup = self._make_subgroup(members, counts)
         self._owned.append(subgroup)
@@ -218,13 +221,37 @@ class NetworkGroup(Group):
     def _make_subgroup(self, members: Sequence[int], counts: Sequence[int]) -> Group:
         """Create the group of ranks that do not share memory, see `Group.split`."""
         p2p = self._p2p
-        nccl_group = dist.new_group(list(members), backend="nccl") if p2p.nccl and len(members) > 1 else None
-        if self.rank in members and len(members) > 1:
-            assert nccl_group is None or isinstance(nccl_group, dist.ProcessGroup)
-            return _Subgroup(p2p, members, counts, self.clock, nccl_group)
-        if len(members) > 1:
-            p2p.reserve_tags(2)
-        return Solo(counts if self.rank in members else (), self.clock)
+        if len(members) == 1:
+            return Solo(counts if self.rank in members else (), self.clock)
+        nccl_group = dist.new_group(list(members), backend="nccl") if p2p.nccl else None
+        assert nccl_group is None or isinstance(nccl_group, dist.ProcessGroup)
+        chain = self._make_chain(members, counts)
+        if self.rank in members:
+            return _Subgroup(p2p, members, counts, self.clock, nccl_group, chain)
+        p2p.reserve_tags(2)
+        return Solo((), self.clock)
+
+    def _make_chain(self, members: Sequence[int], counts: Sequence[int]) -> HostChain | None:
+        """Create the chain of the hosts of `members`, which contribute `counts` rows (empty: all the same number).
+
+        Return None if no host has several members, and on ranks outside the group. Every rank calls it.
+        """
+        hosts = split_by_host(members, self.neighbors)
+        if len(hosts) == len(members):
+            return None
+        tag, count_of, chain = self._p2p.reserve_tags(2), dict(zip(members, counts, strict=False)), None
+        for ranks in hosts:
+            rows = self._share_memory(ranks, [count_of[rank] for rank in ranks] if counts else ())
+            sums = self._share_memory(ranks, ())
+            if self.rank in ranks:
+                chain = HostChain(self._p2p, hosts, rows, sums, tag, self.clock)
+        return chain
+
+    def _share_memory(self, members: Sequence[int], counts: Sequence[int]) -> Group:
+        """Create a group of ranks of one host, which share memory if there are several, see `Group.split`."""
+        if self.host is None or not set(members) <= set(self.host.ranks):
+            return Solo(counts if self.rank in members else (), self.clock)
+        return make_host_subgroup(self.host, members, counts, self.clock)
 
     def channel(self, source: int, target: int, specs: Sequence[Spec], depth: int, phase: str) -> Channel | None:
         """See `Group.channel`. A channel between ranks that share memory uses it."""
@@ -261,6 +288,8 @@ class NetworkGroup(Group):
             own_host = next(ranks for ranks in neighbors if self.rank in ranks)
             self.host = Host(memory, self.rank, own_host, timeout)
             self.host.make_error = self._p2p.make_error
+            self.host.avoids_long_yields = True  # gloo's thread needs the core
+        self._chain = self._make_chain(range(self.size), ())
         self.barrier("start")  # afterwards the memory has the process id of every rank
 
     def set_core_count(self, count: int) -> None:
@@ -277,6 +306,8 @@ class NetworkGroup(Group):
         """See `Group.close`."""
         for owned in self._owned:
             owned.close()
+        if self._chain is not None:
+            self._chain.close()
         if self.host is not None:
             self.host.close()
         self._p2p.close()
@@ -308,9 +339,10 @@ class _Subgroup(NetworkGroup):
         counts: Sequence[int],
         clock: Clock,
         nccl_group: dist.ProcessGroup | None,
+        chain: HostChain | None,
     ) -> None:
         self._join(p2p, tuple(members), counts, clock)
-        self._nccl_group = nccl_group
+        self._nccl_group, self._chain = nccl_group, chain
 
     def split(self, members: Sequence[int], counts: Sequence[int]) -> Group:
         raise AssertionError("only the group of all ranks can be split")
@@ -319,7 +351,9 @@ class _Subgroup(NetworkGroup):
         raise AssertionError("only the group of all ranks has channels")
 
     def close(self) -> None:
-        """Do nothing: the group of all ranks owns the connections."""
+        """Release the memory of the chain. The group of all ranks owns the connections."""
+        if self._chain is not None:
+            self._chain.close()
 
 
 def _as_bytes(rows: Tensor) -> Tensor:

@@ -23,17 +23,22 @@ from lockstep.group.channel import Channel, LocalChannel, Spec
 from lockstep.group.group import Clock, Group, ordered_sum
 from lockstep.group.host import Host
 from lockstep.group.memory import CACHE_LINE
-from lockstep.group.slicing import MEMORY_ROW_BYTES as SLICED_BYTES
-from lockstep.group.slicing import MEMORY_ROWS as SLICED_ROWS
+from lockstep.group.reduction import MEMORY_ROW_BYTES as SLICED_BYTES
+from lockstep.group.reduction import MEMORY_ROWS as SLICED_ROWS
 from lockstep.group.solo import Solo
 from lockstep.group.tally import LocalTally, Tally
 
-__all__ = ["SharedMemoryGroup", "make_host_subgroup"]
+__all__ = ["SharedMemoryGroup", "make_host_subgroup", "max_columns"]
 
 ARENA = 64 << 20
 """Bytes of an arena. Larger payloads are exchanged in several chunks."""
 _MAX_LAYOUTS = 64
 """Number of layouts that are cached."""
+
+
+def max_columns(rows: int, dtype: torch.dtype) -> int:
+    """Return the largest number of columns that are exchanged at once."""
+    return max(1, ARENA // (rows * dtype.itemsize))
 
 
 class _View(NamedTuple):
@@ -99,6 +104,11 @@ class SharedMemoryGroup(Group):
                 self.clock.transferred += perf_counter() - start
         return all_rows.view(len(all_rows), *own_rows.shape[1:])
 
+    def share(self, own_rows: Tensor, phase: str) -> Tensor:
+        """See `Group.share`. At most `max_columns` columns."""
+        (chunk,) = self._chunks(own_rows.shape, own_rows.dtype)
+        return self._exchange(own_rows, chunk, phase).all_rows
+
     def reduce(self, own_rows: Tensor, phase: str) -> Tensor:
         """See `Group.reduce`. The sum is computed directly from the shared rows."""
         is_large = sum(self.row_counts(len(own_rows))) >= SLICED_ROWS and own_rows[0].nbytes >= SLICED_BYTES
@@ -153,7 +163,7 @@ class SharedMemoryGroup(Group):
     def _make_pieces(self, shape: torch.Size, dtype: torch.dtype) -> list[_Chunk]:
         counts, columns = self.row_counts(shape[0]), prod(shape[1:])
         total, first_row = sum(counts), sum(counts[: self.rank])
-        max_width = max(1, ARENA // (total * dtype.itemsize))
+        max_width = max_columns(total, dtype)
         chunks = []
         for first_column in range(0, max(columns, 1), max_width):
             width = min(max_width, columns - first_column)

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from lockstep.group.slicing import MEMORY_ROW_BYTES, MEMORY_ROWS, NETWORK_BYTES
+from lockstep.group.reduction import MEMORY_ROW_BYTES, MEMORY_ROWS, NETWORK_BYTES, chain_bytes, is_chain_faster
 
 __all__ = [
     "NETWORKS",
@@ -73,7 +73,11 @@ class Cluster:
 
     def most_per_host(self, ranks: Sequence[int]) -> int:
         """Return the largest number of these ranks on one host."""
-        return max(Counter(map(self.host, ranks)).values())
+        return max(self.sizes(ranks))
+
+    def sizes(self, ranks: Sequence[int]) -> list[int]:
+        """Return the number of these ranks on each host that has some."""
+        return list(Counter(map(self.host, ranks)).values())
 
     def core_share(self, ranks: Sequence[int]) -> float:
         """Return the number of these ranks per core on the fullest host, at least 1: the factor by which they slow each other down."""
@@ -127,6 +131,8 @@ def reduction_seconds(cluster: Cluster, ranks: Sequence[int], rows: Rows, sums: 
         written = rows.bytes * (rows.total / count + 1)  # the rank's own rows and the result
         barrier = _BARRIER if share == 1 else _SWITCH * share
         return (2 if slices else 1) * barrier + share * (added + written) / _MEMORY
+    if sums and cluster.shared_memory and is_chain_faster(cluster.sizes(ranks), rows.total, rows.bytes):
+        return _chain_seconds(cluster, ranks, rows)
     received = received_bytes(rows, count, slices)
     per_host = cluster.most_per_host(ranks)
     remote = received * (count - per_host) / (count - 1)
@@ -134,6 +140,19 @@ def reduction_seconds(cluster: Cluster, ranks: Sequence[int], rows: Rows, sums: 
     latency = (2 if slices else 1) * cluster.network.latency
     transfer = max(share * received * _SECONDS_PER_BYTE, per_host * remote / cluster.network.bandwidth)
     return latency + share * (messages * _OVERHEAD + (added / _MEMORY if sums else 0.0)) + transfer
+
+
+def _chain_seconds(cluster: Cluster, ranks: Sequence[int], rows: Rows) -> float:
+    """Return the seconds of a reduction along a chain of hosts, see lockstep.group.host_chain."""
+    sizes, share = cluster.sizes(ranks), cluster.core_share(ranks)
+    lanes, hops = min(sizes), 2 * (len(sizes) - 1)
+    barrier = _BARRIER if share == 1 else _SWITCH * share
+    # own rows are written and those of the host read, a lane of each; the sums are written by lane and read by all
+    moved = rows.bytes * (rows.own + rows.total / len(sizes) / lanes + 1 / lanes + 1)
+    busy = 2 * rows.bytes / lanes * _SECONDS_PER_BYTE
+    latency = hops * (cluster.network.latency + _OVERHEAD)
+    transfer = max(share * busy, chain_bytes(sizes, rows.bytes) / cluster.network.bandwidth)
+    return latency + 2 * barrier + share * (2 * _OVERHEAD + moved / _MEMORY) + transfer
 
 
 def message_seconds(cluster: Cluster, source: int, target: int, size: float, sharing: int = 1) -> tuple[float, float]:

@@ -1,0 +1,177 @@
+"""Measure a reduction between two hosts with several ranks each: time, and bytes that a host receives.
+
+    python benchmarks/hosts.py                # as root, with iproute2; about 3 minutes; writes benchmarks/hosts.json
+
+The hosts are two network namespaces of this machine, connected by a virtual Ethernet pair whose rate is limited. Ranks of a host share memory, and every
+rank contributes one row of float32. The ways are `gather` (every rank gets all rows), `slices` (every rank adds one slice of the columns) and `chain` (the
+sums of a host's rows are sent to the next host, see lockstep.group.host_chain), whatever lockstep would choose; the table marks its choice.
+"""
+
+import os
+
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+import argparse
+import json
+import platform
+import statistics
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from importlib.metadata import version
+from pathlib import Path
+from time import perf_counter
+
+import torch
+
+from lockstep.group import network
+from lockstep.group.network import NetworkGroup, upgrade_to_shared_memory
+from lockstep.group.reduction import is_chain_faster
+from lockstep.run.environment import processor_type
+
+RATES = ("1gbit", "10gbit")
+PER_HOST = (1, 2, 4, 8)
+SIZES = (10_000, 100_000, 1_000_000)
+WAYS = ("gather", "slices", "chain")
+ADDRESSES = ("10.213.9.1", "10.213.9.2")
+PORT = 29541
+
+
+def run_ip(*words: str) -> None:
+    """Run `ip`."""
+    subprocess.run(["ip", *words], check=True, capture_output=True, text=True)
+
+
+@contextmanager
+def two_hosts(rate: str) -> Iterator[tuple[str, str]]:
+    """Create two network namespaces that are connected at a rate. Yield their names."""
+    names = (f"hosts-{os.getpid()}-a", f"hosts-{os.getpid()}-b")
+    cables = ("lsbench0", "lsbench1")
+    try:
+        for name in names:
+            run_ip("netns", "add", name)
+        run_ip("link", "add", cables[0], "type", "veth", "peer", "name", cables[1])
+        for name, cable, address in zip(names, cables, ADDRESSES, strict=True):
+            run_ip("link", "set", cable, "netns", name)
+            run_ip("-n", name, "address", "add", f"{address}/24", "dev", cable)
+            run_ip("-n", name, "link", "set", cable, "up")
+            run_ip("-n", name, "link", "set", "lo", "up")
+            limit = ["tbf", "rate", rate, "burst", "1mb", "latency", "50ms"]
+            subprocess.run(["tc", "-n", name, "qdisc", "add", "dev", cable, "root", *limit], check=True)
+        yield names
+    finally:
+        for name in names:
+            subprocess.run(["ip", "netns", "delete", name], check=False, capture_output=True)
+
+
+def received_bytes() -> int:
+    """Return the number of bytes that this host has received over the cable."""
+    line = next(line for line in Path("/proc/net/dev").read_text().splitlines() if line.strip().startswith("lsbench"))
+    return int(line.partition(":")[2].split()[0])
+
+
+def choose(way: str) -> None:
+    """Let groups add rows in one way, whatever their size."""
+    network.SLICED_BYTES = 0 if way == "slices" else sys.maxsize
+    network.HostChain.is_faster = lambda self, rows, row_bytes: way == "chain"  # type: ignore[method-assign]
+
+
+def measure(group: NetworkGroup, way: str, size: int, repeats: int) -> tuple[float, float]:
+    """Return the milliseconds of a reduction, and the bytes that the host of this rank receives."""
+    choose(way)
+    rows = torch.full((1, size), group.rank + 1.0)
+    total = group.reduce(rows, "sum")
+    assert total[0] == total[-1] == group.size * (group.size + 1) / 2
+    group.barrier("begin")
+    before, start = received_bytes(), perf_counter()
+    for _ in range(repeats):
+        group.reduce(rows, "sum")
+    seconds = perf_counter() - start
+    group.barrier("end")
+    return 1e3 * seconds / repeats, (received_bytes() - before) / repeats
+
+
+def run_rank(rank: int, per_host: int, rounds: int) -> None:
+    """Run all measurements of one rank. Rank 0 prints them as JSON."""
+    torch.set_num_threads(1)
+    connected = NetworkGroup("gloo", rank, 2 * per_host, 60, f"tcp://{ADDRESSES[0]}:{PORT}")
+    group = upgrade_to_shared_memory(connected, 60)
+    assert isinstance(group, NetworkGroup)
+    records = []
+    ways = WAYS if per_host > 1 else WAYS[:2]
+    for size in SIZES:
+        repeats = max(3, min(20, 1_000_000 // size))
+        measured: dict[str, list[tuple[float, float]]] = {way: [] for way in ways}
+        for k in range(rounds):
+            for way in ways if k % 2 else ways[::-1]:
+                measured[way].append(measure(group, way, size, repeats))
+        by_chain = is_chain_faster([per_host] * 2, 2 * per_host, 4 * size)
+        by_slices = not by_chain and per_host > 1 and 8 * per_host * size >= 2 << 20
+        chosen = "chain" if by_chain else "slices" if by_slices else "gather"
+        for way, pairs in measured.items():
+            milliseconds, traffic = zip(*pairs, strict=True)
+            records.append(
+                {
+                    "ranks per host": per_host,
+                    "floats": size,
+                    "way": way,
+                    "chosen": way == chosen,
+                    "milliseconds": [round(value, 2) for value in sorted(milliseconds)],
+                    "bytes": round(statistics.median(traffic)),
+                }
+            )
+    if rank == 0:
+        print(json.dumps(records))
+    group.barrier("end")
+    group.close()
+
+
+def run_ranks(names: tuple[str, str], per_host: int, rounds: int) -> list[dict[str, object]]:
+    """Start the ranks on both hosts and return what rank 0 prints."""
+    words = [sys.executable, __file__, "--per-host", str(per_host), "--rounds", str(rounds)]
+    processes = []
+    for rank in range(2 * per_host):
+        name = names[rank // per_host]
+        place = ["ip", "netns", "exec", name, "unshare", "--uts", "sh", "-c", f'hostname {name} && exec "$@"', "sh"]
+        environ = {**os.environ, "GLOO_SOCKET_IFNAME": f"lsbench{rank // per_host}"}
+        processes.append(
+            subprocess.Popen([*place, *words, "--rank", str(rank)], stdout=subprocess.PIPE, text=True, env=environ)
+        )
+    printed = [process.communicate()[0] for process in processes]
+    if any(process.returncode for process in processes):
+        raise SystemExit("a rank failed")
+    records: list[dict[str, object]] = json.loads(printed[0])
+    return records
+
+
+def main() -> None:
+    """Measure all cases, print them and write the JSON file."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--out", type=Path, default=Path(__file__).with_name("hosts.json"))
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--rank", type=int, help=argparse.SUPPRESS)
+    parser.add_argument("--per-host", type=int, help=argparse.SUPPRESS)
+    arguments = parser.parse_args()
+    if arguments.rank is not None:
+        run_rank(arguments.rank, arguments.per_host, arguments.rounds)
+        return
+    result: dict[str, object] = {
+        "torch": version("torch"),
+        "processor": processor_type(False),
+        "python": platform.python_version(),
+        "cores": os.cpu_count(),
+        "load before": round(os.getloadavg()[0], 2),
+    }
+    rows = []
+    for rate in RATES:
+        for per_host in PER_HOST:
+            with two_hosts(rate) as names:
+                rows += [json.dumps({"rate": rate} | record) for record in run_ranks(names, per_host, arguments.rounds)]
+            print("\n".join(rows[-len(SIZES) * len(WAYS) :]), flush=True)
+    records = ",\n  ".join(rows)
+    arguments.out.write_text(f'{json.dumps(result, indent=1)[:-2]},\n "records": [\n  {records}\n ]\n}}\n')
+
+
+if __name__ == "__main__":
+    main()

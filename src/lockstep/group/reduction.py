@@ -1,0 +1,44 @@
+"""Ways in which a group can add rows, and which one it chooses. This module does not import PyTorch.
+
+Small rows are gathered: every rank adds all rows. Large rows are added in slices: each rank adds one slice of the columns. If there are several
+hosts with several ranks, rows are added along a chain of hosts (`host_chain.py`).
+"""
+
+from collections.abc import Sequence
+
+__all__ = ["MEMORY_ROWS", "MEMORY_ROW_BYTES", "NETWORK_BYTES", "PIECE", "chain_bytes", "is_chain_faster"]
+
+NETWORK_BYTES = 2 << 20
+"""Bytes of all rows of a reduction between hosts from which on they are added in slices, if there are more than two rows."""
+MEMORY_ROWS = 8
+MEMORY_ROW_BYTES = 1 << 19
+"""Number of rows of a reduction in shared memory, and bytes of a row, from which on they are added in slices."""
+
+PIECE = 1 << 18
+"""Bytes that a rank of a chain sends at once. While a host adds a piece, the next one arrives."""
+
+_LATENCY, _MESSAGE, _BYTE = 80e-6, 60e-6, 0.8e-9
+"""Seconds until a message arrives on another host, seconds of the processor per message, and seconds per byte, of 10 Gbit/s Ethernet."""
+
+
+def is_chain_faster(sizes: Sequence[int], rows: int, row_bytes: int) -> bool:
+    """Return True if a chain of hosts adds `rows` rows in less time than the ranks by themselves. `sizes` are the numbers of ranks of the hosts.
+
+    Without a chain, every rank has messages for every other one, and the largest host receives other rows, or slices, for each of its ranks.
+    """
+    ranks, largest = sum(sizes), max(sizes)
+    if largest == 1 or len(sizes) == 1:
+        return False
+    in_slices = rows > 2 and rows * row_bytes >= NETWORK_BYTES
+    received = row_bytes * ((rows + ranks) / ranks if in_slices else rows) * (ranks - largest) / ranks
+    alone = (2 if in_slices else 1) * 2 * (ranks - 1) * _MESSAGE + largest * received * _BYTE
+    return 2 * (len(sizes) - 1) * (_LATENCY + _MESSAGE) + chain_bytes(sizes, row_bytes) * _BYTE < alone
+
+
+def chain_bytes(sizes: Sequence[int], row_bytes: int) -> int:
+    """Return the bytes that the network of a host could receive in the time of a reduction along a chain.
+
+    That is one row, because both directions are used at the same time, and one piece of each rank for every host that a piece passes before.
+    """
+    piece = min(row_bytes, PIECE * min(sizes))
+    return row_bytes + (2 * len(sizes) - 3) * piece

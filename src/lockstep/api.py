@@ -6,7 +6,7 @@ import os
 import sys
 import warnings
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import chdir, contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -185,8 +185,8 @@ def train(
     resolved = resolve(start.config, ranks, start.plan, preset)
     modules = _check_processes(resolved, ranks)
     if make is not None:
-        # `resolve` has created one environment; if the function returns that one again, this call raises ValueError
-        make_one(resolved.env).close()
+        with chdir("."):  # raises ValueError if the function returns the environment that `resolve` has created
+            make_one(resolved.env).close()
     for line in start_warnings(start.config, resolved):
         warnings.warn(line, stacklevel=2)
     return _begin(ResolvedRun(composed, resolved, start.plan, preset, resume), make, modules, hook, restarts)
@@ -196,7 +196,7 @@ def _begin(run: ResolvedRun, make: Make | None, modules: list[str], hook: Hook |
     """Create the run, or open it with `resume`, and train it. `make` is the function that makes its environment, if any."""
     folder, _, resume_from = prepare_run(run)
     try:
-        opened = Run(folder.path, make)
+        opened = Run(Path(str(folder)), make)
         return opened if resume_from is None else _train_to_end(opened, run.plan, resume_from, modules, hook, restarts)
     finally:
         folder.unlock()

@@ -153,7 +153,7 @@ def test_program_passes_a_function(whole: Path, tmp_path: Path, monkeypatch: pyt
     seen: list[tuple[int, bool]] = []
 
     def hook(iteration: lockstep.Iteration) -> dict[str, float]:
-        same = iteration.policy.digest == iteration.metrics["digest"] and iteration.path == Path("runs/api")
+        same = iteration.policy.digest == iteration.metrics["digest"] and iteration.path == tmp_path / "runs/api"
         seen.append((iteration.number, same))
         if iteration.number == 2:
             iteration.stop()

@@ -103,6 +103,8 @@ def test_curves_and_videos_are_uploaded_and_a_resumed_run_continues_its_upload(r
     rows = [json.loads(line) for line in (tmp_path / "runs/first/metrics.jsonl").read_text().splitlines()]
     curve = {point["_step"]: point["train/loss"] for point in points if "train/loss" in point}
     assert curve == {row["env_steps"]: row["loss"] for row in rows}
+    steps = {point["videos/env_steps"] for point in points if "videos/env_steps" in point}
+    assert steps == {row["env_steps"] for row in rows if row["iteration"] % 2 == 0}
     videos = [name for name in server.files if name.endswith(".mp4")]
     assert len(videos) == 8
     assert all(server.files[name][4:8] == b"ftyp" for name in videos)
@@ -184,4 +186,4 @@ def test_failed_tracker_is_reported_in_one_line(run_cli, tmp_path: Path) -> None
     done = run_cli("train", *SHORT, *words)
     assert done.rc == 0, (done, env)
     (line,) = (line for line in done.stderr.splitlines() if "waiting up to" not in line)
-    assert line.startswith("lockstep: trackio: RuntimeError: broken (details: runs/first/logs/trackio.log)")
+    assert line.startswith(f"lockstep: trackio: RuntimeError: broken (details: {tmp_path}/runs/first/logs/trackio.log)")

@@ -80,6 +80,24 @@ def test_module_is_imported_by_every_rank_and_by_later_commands(run_cli, tmp_pat
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("ranks", [1, 2])
+def test_an_environment_may_change_the_working_directory(run_cli, tmp_path: Path, module: Path, ranks: int) -> None:
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    change = f"import os; os.chdir({str(elsewhere)!r})"
+    module.write_text(MODULE.replace("        self.left = 5\n", f"        {change}\n        self.left = 5\n"))
+    again = ("--env.module", "my_envs")
+    evaluated = ("--run.evaluate-every", 1, "--run.evaluate-episodes", 1)
+    finished = run_cli("train", *FLAGS, *again, "--ranks", ranks, *evaluated)
+    assert finished.rc == 0, finished
+    assert finished.stdout.splitlines()[-1] == "run: runs/run"
+    assert len((tmp_path / "runs" / "run" / "evaluations.jsonl").read_text().splitlines()) == 3
+    assert run_cli("eval", "run", *again).stdout.splitlines()[-1] == "written runs/run/evaluation.json"
+    assert (tmp_path / "runs" / "run" / "evaluation.json").is_file()
+    assert {path.name for path in elsewhere.iterdir()} <= {"imported"}
+
+
+@pytest.mark.slow
 def test_an_environment_may_change_its_actions_in_place(run_cli, tmp_path: Path, module: Path) -> None:
     changing = MODULE.replace("gym.spaces.Discrete(2)", "gym.spaces.Box(-1, 1, (2,))")
     module.write_text(

@@ -97,4 +97,4 @@ def test_file_that_cannot_be_written_is_reported_in_one_line(
     (tmp_path / "runs" / "one" / "evaluation.json").mkdir()
     capsys.readouterr()
     assert main(["eval", "one", "--episodes", "1"]) == 1
-    assert capsys.readouterr().err == "lockstep: runs/one/evaluation.json: Is a directory\n"
+    assert capsys.readouterr().err == f"lockstep: {tmp_path}/runs/one/evaluation.json: Is a directory\n"

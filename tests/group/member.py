@@ -300,11 +300,8 @@ def join(kind: str, rank: int, size: int, address: str, descriptor: int, timeout
         host_chain.PIECE = 1 << 12
     group = upgrade_to_shared_memory(connected, timeout)
     assert isinstance(group, SharedMemoryGroup) == (kind == "upgraded")
-    if kind == "chain":
-        alone = size - 1 if size % 2 else -1
-    else:
-        alone = ALONE[kind] % size if kind in ALONE else -1
-    assert ("/memfd:lockstep" in memory_maps()) == (rank != alone)
+    is_alone = (kind in ALONE and rank == ALONE[kind] % size) or (kind == "chain" and size % 2 and rank == size - 1)
+    assert ("/memfd:lockstep" in memory_maps()) != bool(is_alone)
     return group
 
 

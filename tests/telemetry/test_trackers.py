@@ -32,8 +32,8 @@ class FakeTracker:
     def write_evaluation(self, row: Mapping[str, object]) -> None:
         self.evaluations.append(row["iteration"])
 
-    def log_video(self, video: Path, name: str, caption: str) -> None:
-        self.videos.append((video.name, name, caption))
+    def log_video(self, video: Path, name: str, caption: str, env_steps: int) -> None:
+        self.videos.append((video.name, name, caption, env_steps))
 
     def flush(self) -> None:
         pass
@@ -73,11 +73,11 @@ def test_a_resumed_run_continues_the_same_run_and_sends_nothing_twice(folder: Ru
 
 
 def test_videos_are_sent_once(folder: RunFolder) -> None:
-    add(folder, 10)
+    add(folder, 5, 10)
     (folder.path / "videos").mkdir()
     for name in ("iteration-00000005-first.mp4", "iteration-00000005.mp4", "iteration-00000006-last.mp4.partial"):
         (folder.path / "videos" / name).write_bytes(b"")
-    assert track_once(folder).videos == [("iteration-00000005-first.mp4", "videos/first", "iteration 5")]
+    assert track_once(folder).videos == [("iteration-00000005-first.mp4", "videos/first", "iteration 5", 5)]
     assert track_once(folder).videos == []
 
 

@@ -77,8 +77,10 @@ class LoadedPolicy:
         from lockstep.hub.repository import PREFIX
         from lockstep.runtime.threads import limit_threads
 
+        self._working_folder = Path.cwd()  # an environment may change it
         path, iteration = find_checkpoint(run, iteration)
         folder = RunFolder.open(path)
+        folder.make_absolute()
         import_env_module_of_run(open_run(path)[1], module)
         self.config, self.policy = load_policy(folder, iteration, sample, seed)
         self.output_folder = (
@@ -102,12 +104,13 @@ class LoadedPolicy:
 
     def record(self, episodes: int) -> list[tuple[float, int]]:
         """Record a video of this many episodes. Return the return and the length of each. Raises as `record_video` does."""
-        self.output_folder.mkdir(parents=True, exist_ok=True)
+        path = self._working_folder / self.video_path
+        path.parent.parent.mkdir(parents=True, exist_ok=True)
         from lockstep.envs.catalog import make_one
         from lockstep.report.video import record_video
 
         return record_video(
-            lambda: make_one(self.config.env, "rgb_array"), self.policy.begin, self.video_path, self.seeds(episodes)
+            lambda: make_one(self.config.env, "rgb_array"), self.policy.begin, path, self.seeds(episodes)
         )
 
     def evaluate(self, episodes: int) -> "Evaluation":
@@ -133,6 +136,7 @@ class LoadedPolicy:
             "actions": "drawn" if self._sample else "most probable",
         }
         path = self.output_folder / (SAMPLED_EVALUATION if self._sample else EVALUATION)
-        path.parent.mkdir(parents=True, exist_ok=True)
-        write_atomically(path, f"{json.dumps({**conditions, **evaluation.summary()}, indent=2)}\n".encode())
+        written = self._working_folder / path
+        written.parent.mkdir(parents=True, exist_ok=True)
+        write_atomically(written, f"{json.dumps({**conditions, **evaluation.summary()}, indent=2)}\n".encode())
         return path

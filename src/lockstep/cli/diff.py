@@ -34,7 +34,7 @@ def main(argv: Sequence[str]) -> int:
     digests_a, digests_b = (digests(folder) for folder in folders)
     shared = sorted(digests_a.keys() & digests_b.keys())
     if not shared:
-        raise ValueError(f"{folders[0].path} and {folders[1].path} have no common iteration yet")
+        raise ValueError(f"{folders[0]} and {folders[1]} have no common iteration yet")
     first = next((iteration for iteration in shared if digests_a[iteration] != digests_b[iteration]), None)
     if first is None:
         print(_identical_line(shared, max(digests_a), max(digests_b)))

@@ -22,11 +22,11 @@ def main(argv: Sequence[str]) -> int:
     folder = RunFolder.open(locate(args.run))
     by_iteration = digests(folder)
     if not by_iteration:
-        raise ValueError(f"{folder.path} has no iteration yet")
+        raise ValueError(f"{folder} has no iteration yet")
     iteration = args.iteration or max(by_iteration)
     if iteration not in by_iteration:
         first, last = min(by_iteration), max(by_iteration)
-        raise ValueError(f"--iteration is {iteration}: {folder.path} has iterations {first} to {last}")
+        raise ValueError(f"--iteration is {iteration}: {folder} has iterations {first} to {last}")
     print(by_iteration[iteration])
     return 0
 
@@ -37,6 +37,6 @@ def digests(folder: RunFolder) -> dict[int, str]:
     for row in folder.metrics():
         iteration, digest = row.get("iteration"), row.get("digest")
         if not isinstance(iteration, int) or not isinstance(digest, str):
-            raise ValueError(f"{folder.path}/metrics.jsonl is broken after iteration {max(by_iteration, default=0)}")
+            raise ValueError(f"{folder}/metrics.jsonl is broken after iteration {max(by_iteration, default=0)}")
         by_iteration[iteration] = digest
     return by_iteration

@@ -31,7 +31,7 @@ def wait_for_job(text: str, once: bool) -> bool:
         state = job_state(submission.job_id)
         if state is None and not folder.has_config():
             log = folder.path / JOB_FOLDER / "slurm.log"
-            raise ValueError(f"{folder.path}: job {submission.job_id} of Slurm ended before the run began; see {log}")
+            raise ValueError(f"{folder}: job {submission.job_id} of Slurm ended before the run began; see {log}")
         if state != shown:
             print(f"job {submission.job_id} of Slurm: {state}", flush=True)
             shown = state

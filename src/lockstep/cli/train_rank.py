@@ -181,5 +181,5 @@ def _result_text(run: TrainingRun, resume: str) -> str:
         )
     if counters.preempts:
         lines.append("plan.preempt: slow ranks took fewer steps: the config alone does not reproduce this run")
-    lines.append(f"run: {run.folder.path}")
+    lines.append(f"run: {run.folder}")
     return "\n".join(lines)

@@ -76,22 +76,22 @@ def main(argv: Sequence[str]) -> int:
 def _check(folder: RunFolder, config: Config, starts: Sequence[Start], recorded: Mapping[int, str]) -> None:
     """Raise ValueError if the run has nothing to compare, or can't be trained again by this version or this command."""
     if not recorded:
-        raise ValueError(f"{folder.path} has no iteration yet, so there is no digest to verify")
+        raise ValueError(f"{folder} has no iteration yet, so there is no digest to verify")
     if is_function(config.env.id):
         raise ValueError(
-            f"env.id is {config.env.id!r}: a function of a program made the environments of {folder.path}; train again in that program, and "
+            f"env.id is {config.env.id!r}: a function of a program made the environments of {folder}; train again in that program, and "
             "compare with `lockstep diff`"
         )
     if config.plan.preempt is not None:
         raise ValueError(
-            f"plan.preempt is {config.plan.preempt:g}: which steps were taken in {folder.path} depended on the speed of its ranks, so it can't be "
+            f"plan.preempt is {config.plan.preempt:g}: which steps were taken in {folder} depended on the speed of its ranks, so it can't be "
             "trained again"
         )
     made_by = {str(start.packages[_LOCKSTEP]) for start in starts if _LOCKSTEP in start.packages}
     here = packages().get(_LOCKSTEP)
     for version in made_by - {here}:
         raise ValueError(
-            f"{folder.path} was trained by lockstep {version}, and this is {here}: pip install {_LOCKSTEP}=={version}"
+            f"{folder} was trained by lockstep {version}, and this is {here}: pip install {_LOCKSTEP}=={version}"
         )
 
 
@@ -102,15 +102,15 @@ def _check_faults(folder: RunFolder, iterations: int | None) -> None:
         return
     earlier = f"; --iterations {first - 1} verifies those before" if first > 1 else ""
     raise ValueError(
-        f"{folder.path} can't be trained again from its config: environments failed and were replaced from iteration {first} on "
+        f"{folder} can't be trained again from its config: environments failed and were replaced from iteration {first} on "
         f"(env.on_fault){earlier}"
     )
 
 
 def _last_line(folder: RunFolder, last: int, done: int) -> str:
     if last == done:
-        return f"{folder.path} has {_count(done)}"
-    return f"{folder.path} was extended with a larger --total-steps after iteration {last}, so no later one can be trained again from the start"
+        return f"{folder} has {_count(done)}"
+    return f"{folder} was extended with a larger --total-steps after iteration {last}, so no later one can be trained again from the start"
 
 
 def _quiet(config: Config, parent: str) -> Config:
@@ -132,7 +132,7 @@ def _quiet(config: Config, parent: str) -> Config:
 def _announce(folder: RunFolder, starts: Sequence[Start], portable: bool, plan: Plan, count: int) -> None:
     """Print what is trained again, and how this machine differs from the one that trained the run."""
     ranks = f"{plan.ranks} rank{'s' * (plan.ranks > 1)}"
-    print(f"training {_count(count)} of {folder.path} again, on {ranks}")
+    print(f"training {_count(count)} of {folder} again, on {ranks}")
     here = {"processor": processor_type(portable), **packages()}
     differences: dict[str, None] = {}
     for one in starts:

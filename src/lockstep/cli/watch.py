@@ -168,7 +168,7 @@ def _in_lines(folder: RunFolder) -> int:
     watch, lines, interrupted = _Watch(folder), _new_lines(folder), False
     if not folder.last_metrics() and folder.in_use() is not False:
         print(
-            f"waiting for the first iteration of {folder.path}: ranks are starting",
+            f"waiting for the first iteration of {folder}: ranks are starting",
             flush=True,
         )
     while True:
@@ -227,11 +227,11 @@ def _is_done(folder: RunFolder) -> bool:
 def _outcome(folder: RunFolder) -> str:
     start = _last_start(folder)
     if start is not None and start.how == "done":
-        return f"done: {folder.path}"
+        return f"done: {folder}"
     if (why := folder.why_pruned()) is not None:
         return f"pruned by its search: {why}"
     if start is None:
-        return f"no process is running {folder.path}"
+        return f"no process is running {folder}"
     texts = {
         "stopped": f"stopped by {start.why}",
         "failed": f"failed: {start.why}",

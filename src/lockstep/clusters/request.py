@@ -64,7 +64,7 @@ def reserved(request: Request) -> Iterator[Job]:
     try:
         is_named = request.existing is None and folder.has_config()
         if is_named and (difference := first_difference(open_run(folder.path)[1], request.resolved)):
-            raise ValueError(f"{difference} when {folder.path} was created; set it back, or choose another --name")
+            raise ValueError(f"{difference} when {folder} was created; set it back, or choose another --name")
         make_folder(folder.path / JOB_FOLDER)
         arguments = request.arguments(folder.path.absolute(), folder.path.absolute() / JOB_FOLDER / "rendezvous")
         yield Job(folder, arguments, request.sizes, request.restarts, request.options)

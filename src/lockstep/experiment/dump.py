@@ -65,7 +65,7 @@ class DumpWriter:
         """See `StepSaver.replay_command`."""
         module = self._config.env.module
         return shlex.join(
-            ["lockstep", "replay", str(self._path(iteration)), *(["--env.module", module] if module else [])]
+            ["lockstep", "replay", f"{self._folder}/{_name(iteration)}", *(["--env.module", module] if module else [])]
         )
 
     def warn(self, line: str) -> None:
@@ -73,7 +73,11 @@ class DumpWriter:
         print_warning(line)
 
     def _path(self, iteration: int) -> Path:
-        return self._folder.path / f"non-finite-{iteration:08d}.safetensors"
+        return self._folder.path / _name(iteration)
+
+
+def _name(iteration: int) -> str:
+    return f"non-finite-{iteration:08d}.safetensors"
 
 
 class Dump(NamedTuple):

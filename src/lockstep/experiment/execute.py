@@ -131,6 +131,7 @@ def execute(
     from lockstep.experiment.same_ranks import check_same_folder
     from lockstep.telemetry.attempts import Attempt, record_attempt
 
+    folder.make_absolute()
     group = runtime.group
     check_same_folder(group, folder, config.runtime.timeout)
     start = folder, resume_from, iterations(config), group.size, config.plan.kind
@@ -314,11 +315,9 @@ def pick_checkpoint(folder: RunFolder, iteration: Choice) -> int:
     """Return the iteration of the chosen checkpoint. Raises ValueError if there is no such checkpoint."""
     checkpoints = folder.checkpoints()
     if not checkpoints:
-        raise ValueError(f"{folder.path} has no checkpoint yet")
+        raise ValueError(f"{folder} has no checkpoint yet")
     if iteration == "best":
         return best_checkpoint(folder)
     if iteration is not None and iteration not in checkpoints:
-        raise ValueError(
-            f"iteration is {iteration}: {folder.path} has checkpoints of {', '.join(map(str, checkpoints))}"
-        )
+        raise ValueError(f"iteration is {iteration}: {folder} has checkpoints of {', '.join(map(str, checkpoints))}")
     return checkpoints[-1] if iteration is None else iteration

@@ -24,7 +24,7 @@ def prepare_resume(folder: RunFolder, before: Config, config: Config, iteration:
     can't write the folder, or another process has changed the config since it was read.
     """
     if open_run(folder.path)[1] != before:
-        raise ValueError(f"{folder.path}/config.json was changed by another process meanwhile: call resume again")
+        raise ValueError(f"{folder}/config.json was changed by another process meanwhile: call resume again")
     check_writable(folder)
     check_stored(folder, config.run)
     candidates = _candidates(folder, iteration)
@@ -67,7 +67,7 @@ def _candidates(folder: RunFolder, iteration: int | None) -> list[int]:
         return checkpoints or [0]
     if iteration not in (0, *checkpoints):
         raise ValueError(
-            f"iteration is {iteration}: {folder.path} has checkpoints of {', '.join(map(str, checkpoints)) or 'none'}"
+            f"iteration is {iteration}: {folder} has checkpoints of {', '.join(map(str, checkpoints)) or 'none'}"
         )
     return [iteration]
 

@@ -94,7 +94,7 @@ def _check_same(folder: RunFolder, before: Config, run: ResolvedRun) -> None:
         if not allowed:
             difference = f"runtime.{name} is {value!r}: it was {chosen!r}"
     if difference is not None:
-        raise ValueError(f"{difference} when {folder.path} was created; set it back, or choose another --name")
+        raise ValueError(f"{difference} when {folder} was created; set it back, or choose another --name")
 
 
 def _resumed(before: Config, requested: Config) -> Config:

@@ -3,7 +3,7 @@
 import dataclasses
 import importlib.util
 import math
-import re
+from contextlib import chdir
 from typing import TYPE_CHECKING
 
 import gymnasium as gym
@@ -12,7 +12,6 @@ from lockstep.algorithm.plan import Plan
 from lockstep.compiling.library import interpreter_problem
 from lockstep.config import Config
 from lockstep.envs.catalog import (
-    agents_of,
     check_autoreset,
     describe_env,
     has_time_limit,
@@ -22,7 +21,7 @@ from lockstep.envs.catalog import (
 )
 from lockstep.envs.choice import choose_engine
 from lockstep.envs.functions import reference, registered_function
-from lockstep.envs.settings import EnvConfig
+from lockstep.experiment.resolve_games import check_games, with_agents
 from lockstep.presets import check_family
 from lockstep.telemetry.trackers import check_trackers
 
@@ -43,8 +42,6 @@ _MOST_STEPS = 100_000_000
 _WIDE_RANGE = 40
 """Range of an action, in initial standard deviations, above which actions are squashed by default. Continuous tasks of Gymnasium have 2 to 11.
 Pendulum with its actions scaled to ±200 reached -1,045 in 148,768 steps without squashing, and -145 with it (seed 0)."""
-_NAMED_AGENTS = 16
-"""Maximum number of agents whose returns become metrics by default."""
 _LIMITS = 10
 """Number of episode limits between two checkpoints below which `cut_episodes` warns."""
 
@@ -55,6 +52,11 @@ def resolve(config: Config, ranks: int, plan: Plan | None = None, preset: str | 
 
     Raises ValueError in one line if the config can't be run.
     """
+    with chdir("."):  # an environment may change the working directory, in which the run is created afterwards
+        return _resolve(config, ranks, plan, preset)
+
+
+def _resolve(config: Config, ranks: int, plan: Plan | None, preset: str | None) -> Config:
     env = config.env
     if env.per_rank is not None:
         env = dataclasses.replace(env, count=env.per_rank * ranks, per_rank=None)
@@ -83,8 +85,8 @@ def resolve(config: Config, ranks: int, plan: Plan | None = None, preset: str | 
     spaces = describe_env(env)
     check_autoreset(env)
     if env.engine == "pettingzoo":
-        env = _with_agents(env, shards)
-        _check_games(config, env.id)
+        env = with_agents(env, shards)
+        check_games(config, env.id)
     check_family(preset, env.id, bool(spaces.images), spaces.continuous_size > 0)
     config = _with_spaces(config, spaces)
     _check_policy(config, spaces)
@@ -103,39 +105,6 @@ def resolve(config: Config, ranks: int, plan: Plan | None = None, preset: str | 
             compile="on" if compiles(config, bool(spaces.images)) and interpreter_problem() is None else "off",
         ),
     )
-
-
-def _with_agents(env: EnvConfig, shards: int) -> EnvConfig:
-    """Return the settings with the returns of the agents as metrics. Raises ValueError if shards do not hold whole games."""
-    agents = agents_of(env)
-    required_multiple = len(agents) * shards
-    if env.count % required_multiple:
-        next_valid_count = required_multiple * (env.count // required_multiple + 1)
-        raise ValueError(
-            f"env.count is {env.count}: {env.id} has {len(agents)} agents, each of which counts, and every shard needs whole games; with "
-            f"plan.shards {shards} it must be a multiple of {required_multiple}, such as {next_valid_count}"
-        )
-    names = tuple(f"return/{name}" for name in agents)
-    if (
-        env.info_metrics
-        or len(agents) > _NAMED_AGENTS
-        or not all(re.fullmatch(r"[\w./-]{1,80}", name) for name in names)
-    ):
-        return env
-    return dataclasses.replace(env, info_metrics=names)
-
-
-def _check_games(config: Config, env_id: str) -> None:
-    """Raise ValueError for options that games of several agents do not support."""
-    if config.curiosity.kind != "none":
-        raise ValueError(
-            f"curiosity.kind is {config.curiosity.kind!r}: it does not support several agents, as in {env_id}"
-        )
-    for name, value in (("evaluate_every", config.run.evaluate_every), ("capture_video", config.run.capture_video)):
-        if value and config.policy.core != "none":
-            raise ValueError(
-                f"run.{name} is {value}: agents take turns in it, which a policy with memory can't do; leave it out"
-            )
 
 
 def _check_ppo(config: Config) -> None:

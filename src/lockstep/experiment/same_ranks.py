@@ -84,7 +84,7 @@ def check_same_folder(group: Group, folder: RunFolder, timeout: float) -> None:
     hosts = exchange_texts(group, host_name() if is_missing else "", "start")
     rank, host = next((rank, host) for rank, host in enumerate(hosts) if host)
     raise RanksDiffer(
-        f"{folder.path} on {host}, the host of rank {rank}, is not the folder of rank 0: it must be on a file system that all hosts of the run "
+        f"{folder} on {host}, the host of rank {rank}, is not the folder of rank 0: it must be on a file system that all hosts of the run "
         "share; choose such a folder with --out"
     )
 

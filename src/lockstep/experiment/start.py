@@ -128,7 +128,7 @@ def announce_start(folder: RunFolder, config: Config, ranks: int, resume_from: i
     device, player = config.runtime.device, config.runtime.player_device
     devices = device if player in (None, device) else f"{device}, players on {player}"
     count = f"{ranks} rank{'s' * (ranks > 1)}"
-    print(f"{verb} {folder.path.name}{origin}: {config.env.id}, {count}, {devices}, in {folder.path}", flush=True)
+    print(f"{verb} {folder.path.name}{origin}: {config.env.id}, {count}, {devices}, in {folder}", flush=True)
 
 
 def is_complete(folder: RunFolder, config: Config, iteration: int) -> bool:
@@ -140,11 +140,11 @@ def completion_text(folder: RunFolder, config: Config) -> str:
     """Return the message for a run that has reached the end of its budget."""
     newest = max(folder.checkpoints(), default=0)
     if newest < iterations(config) and folder.ended_by_hook(newest):
-        return f"{folder.path} is complete: a hook ended training in iteration {newest}"
+        return f"{folder} is complete: a hook ended training in iteration {newest}"
     if newest < iterations(config):
-        return f"{folder.path} is complete: run.stop_at_return ({config.run.stop_at_return:g}) was reached in iteration {newest}"
+        return f"{folder} is complete: run.stop_at_return ({config.run.stop_at_return:g}) was reached in iteration {newest}"
     count = f"{iterations(config)} iteration{'s' * (iterations(config) != 1)}"
-    return f"{folder.path} is complete: {count}; set a larger --total-steps to continue"
+    return f"{folder} is complete: {count}; set a larger --total-steps to continue"
 
 
 def extended_by(config: Config, tree: Mapping[str, Mapping[str, object]], total_steps: int | None) -> Config:

@@ -79,8 +79,8 @@ def check_stored(folder: RunFolder, config: RunConfig) -> None:
     newest = max(folder.checkpoints(), default=0)
     if stored > newest:
         raise ValueError(
-            f"run.store: {remote.address} has the checkpoint of iteration {stored}, and {folder.path} only that of {newest}: rename "
-            f"{folder.path} to continue from the storage, or set another run.store"
+            f"run.store: {remote.address} has the checkpoint of iteration {stored}, and {folder} only that of {newest}: rename "
+            f"{folder} to continue from the storage, or set another run.store"
         )
     with _one_line():
         take_over(remote)

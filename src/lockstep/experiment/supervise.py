@@ -86,7 +86,7 @@ def supervise(
     limit, sizes = RestartLimit(restarts), list(sizes)
     while True:
         _, config = open_run(folder.path)
-        command = ["rank", *hooks, str(restarts), str(folder.path), str(resume_from), *modules]
+        command = ["rank", *hooks, str(restarts), str(folder), str(resume_from), *modules]
         outcome = _launch(command, sizes, config.runtime)
         if not outcome.fault:
             return outcome.code

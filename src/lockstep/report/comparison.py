@@ -53,7 +53,7 @@ def write_comparison(
     members = [_Member(name, folder, summarize(folder), state_of(folder)[0]) for name, folder in _named(folders)]
     started = [member for member in members if member.summary.metrics]
     if not started:
-        raise ValueError(f"{folders[0].path} has no metrics yet, like all other runs: no report can be written")
+        raise ValueError(f"{folders[0]} has no metrics yet, like all other runs: no report can be written")
     check_environment(runs := [member.recorded() for member in started])
     experiments = group_by_experiment(runs)
     by_name = {member.name: member for member in started}
@@ -85,7 +85,7 @@ def _named(folders: Sequence[RunFolder]) -> Iterator[tuple[str, RunFolder]]:
     """Yield the folders with the shortest names that are unique: the name of the folder, or its path."""
     names = [folder.path.resolve().name for folder in folders]
     for name, folder in zip(names, folders, strict=True):
-        yield name if names.count(name) == 1 else str(folder.path), folder
+        yield name if names.count(name) == 1 else str(folder), folder
 
 
 def _counts(members: Sequence[_Member]) -> str:

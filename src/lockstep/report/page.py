@@ -39,7 +39,7 @@ def write_report(folder: RunFolder, path: Path | None = None) -> Path:
     """
     summary = summarize(folder)
     if not summary.metrics:
-        raise ValueError(f"{folder.path} has no metrics yet: no report can be written")
+        raise ValueError(f"{folder} has no metrics yet: no report can be written")
     path = path or folder.path / "report.html"
     write_page(path, "page.html", _content(summary, folder))
     return path
@@ -51,7 +51,7 @@ def _content(summary: RunSummary, folder: RunFolder) -> dict[str, Any]:
     last_20 = Evaluation(list(summary.returns), []) if len(summary.returns) > 1 else None
     return {
         "title": summary.name,
-        "written_by": f"lockstep report {shlex.quote(str(folder.path))}",
+        "written_by": f"lockstep report {shlex.quote(str(folder))}",
         "source": "the run folder",
         "run": summary,
         "path": folder.path,

@@ -292,7 +292,7 @@ def _evaluated(folder: RunFolder, name: str, command: str) -> Evaluated | None:
             raise ValueError
         return Evaluated(int(stored["iteration"]), str(stored["digest"]), str(stored["actions"]), result)
     except (OSError, ValueError, KeyError, TypeError, OverflowError, RecursionError):
-        raise ValueError(f"{path} is broken; write a new one with `{command} {folder.path}`") from None
+        raise ValueError(f"{path} is broken; write a new one with `{command} {folder}`") from None
 
 
 def _settings(config: Config, preset: str | None) -> list[Setting]:

@@ -124,7 +124,7 @@ class CheckpointWriter:
             keep_alive()
             polls += 1
             if polls == _WARN_AFTER / _POLL:
-                print_warning(f"{self._folder.path}: the disk is slow: waiting for a checkpoint to be written")
+                print_warning(f"{self._folder}: the disk is slow: waiting for a checkpoint to be written")
         error, self._error = self._error, None
         if error is not None:
             raise error
@@ -161,7 +161,7 @@ def _run_on_all_ranks(group: Group, folder: RunFolder, step: Callable[[], None])
         code = _code_of(error, folder)
     codes = group.gather(torch.tensor([[code]]), "checkpoint").flatten().tolist()
     if -1 in codes:
-        raise FolderLost(folder.path)
+        raise FolderLost(folder)
     failed = next((code for code in codes if code), 0)
     if failed:
         raise CheckpointFailed(os.strerror(failed))

@@ -64,7 +64,7 @@ def best_checkpoint(folder: RunFolder) -> int:
     ]
     if not returns:
         raise ValueError(
-            f"{folder.path} has no best checkpoint: there is no evaluation, and no checkpoint was written after 20 episodes had ended"
+            f"{folder} has no best checkpoint: there is no evaluation, and no checkpoint was written after 20 episodes had ended"
         )
     return max(returns)[1]
 

@@ -31,7 +31,7 @@ _BLOCK = 2**20
 class FolderLost(RuntimeError):
     """The run folder was removed or renamed, or another one has its name."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: object) -> None:
         super().__init__(f"{path} was removed, renamed or replaced while the run was being trained")
 
 
@@ -49,9 +49,17 @@ class RunFolder:
     """
 
     def __init__(self, path: Path) -> None:
-        self.path = path
+        self.path = self._shown = path
         self._lock: int | None = None
         self._held: int | None = None
+
+    def __str__(self) -> str:
+        """Return the path as it was given, for messages."""
+        return str(self._shown)
+
+    def make_absolute(self) -> None:
+        """Make `path` absolute, before code of the user runs: an environment or a hook may change the working directory."""
+        self.path = self.path.absolute()
 
     @classmethod
     def create(cls, path: Path, config: Mapping[str, object], environment: Mapping[str, object]) -> "RunFolder":
@@ -173,7 +181,7 @@ class RunFolder:
         It names the module of `env.module` and the address of `run.store`, which a run folder must not use by itself.
         """
         tree = self.tree()
-        command = ["lockstep", "resume", str(self.path)]
+        command = ["lockstep", "resume", str(self)]
         for name, field in (("env", "module"), ("run", "store")):
             section = tree.get(name)
             if isinstance(section, dict) and section.get(field):
@@ -255,7 +263,7 @@ class RunFolder:
             except BlockingIOError:
                 os.close(descriptor)
                 if not tries:
-                    raise RunInUse(f"{self.path} is in use: another process is training it") from None
+                    raise RunInUse(f"{self} is in use: another process is training it") from None
                 time.sleep(_PAUSE)  # another process may hold it for a moment, in `in_use`
             except OSError:  # a file system without locks
                 os.close(descriptor)
@@ -298,7 +306,7 @@ class RunFolder:
         try:
             self._held = os.open(self.path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         except OSError:
-            raise FolderLost(self.path) from None
+            raise FolderLost(self._shown) from None
 
     def release(self) -> None:
         """Undo `hold`."""
@@ -311,9 +319,9 @@ class RunFolder:
         try:
             status = self.path.stat()
         except OSError:
-            raise FolderLost(self.path) from None
+            raise FolderLost(self._shown) from None
         if self._held is not None and not os.path.samestat(status, os.fstat(self._held)):
-            raise FolderLost(self.path)
+            raise FolderLost(self._shown)
 
     def checkpoint(self, iteration: int) -> Path:
         """Return the path of the checkpoint of an iteration, which need not exist."""

@@ -83,7 +83,7 @@ def check_folder(member: Member) -> None:
         return
     _, config = open_run(member.folder.path)
     if difference := first_difference(config, member.config):
-        raise ValueError(f"{difference} when {member.folder.path} was created; choose another --out")
+        raise ValueError(f"{difference} when {member.folder} was created; choose another --out")
 
 
 def prepare(member: Member, preset: str | None) -> None:

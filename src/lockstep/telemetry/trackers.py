@@ -36,8 +36,8 @@ _VIDEO_NAME = re.compile(r"iteration-(\d+)-(first|last)\.mp4")
 class Tracker(Logger, Protocol):
     """Logger that also receives videos."""
 
-    def log_video(self, video: Path, name: str, caption: str) -> None:
-        """Log an .mp4 file under `name`."""
+    def log_video(self, video: Path, name: str, caption: str, env_steps: int) -> None:
+        """Log an .mp4 file under `name`, at the environment steps of its iteration."""
 
 
 class WeightsAndBiases:
@@ -50,7 +50,7 @@ class WeightsAndBiases:
         import wandb
 
         self._wandb: Any = wandb
-        self._evaluates = False
+        self._late_groups: set[str] = set()
         options = {
             "dir": str(folder.path),
             "id": state.identity,
@@ -60,7 +60,7 @@ class WeightsAndBiases:
         }
         options["project"] = os.environ.get("WANDB_PROJECT", _PROJECT)
         mode = os.environ.get("WANDB_MODE")
-        upload = f"upload later with `wandb sync {folder.path}/wandb/offline-run-*`"
+        upload = f"upload later with `wandb sync {folder}/wandb/offline-run-*`"
         if not mode and not wandb.login(prompt=False):
             print_line(f"wandb: no API key found and WANDB_MODE is not set: recording offline; {upload}")
             mode = "offline"
@@ -82,17 +82,22 @@ class WeightsAndBiases:
         self._run.log(scalars(metrics), step=metrics["env_steps"])
 
     def write_evaluation(self, row: Mapping[str, object]) -> None:
-        """Add one point to every curve of evaluation/, with a step metric of its own: W&B's step can't decrease."""
-        steps = "evaluation/env_steps"
-        if not self._evaluates:
-            self._run.define_metric(steps, hidden=True)
-            self._run.define_metric("evaluation/*", step_metric=steps)
-            self._evaluates = True
-        self._run.log({**evaluation_scalars(row), steps: row["env_steps"]})
+        """Add one point to every curve of evaluation/."""
+        self._log_late("evaluation", evaluation_scalars(row), row["env_steps"])
 
-    def log_video(self, video: Path, name: str, caption: str) -> None:
+    def _log_late(self, group: str, values: Mapping[str, Any], env_steps: object) -> None:
+        """Log values of earlier steps, with a step metric of their group: W&B's own step can't decrease."""
+        steps = f"{group}/env_steps"
+        if group not in self._late_groups:
+            self._run.define_metric(steps, hidden=True)
+            self._run.define_metric(f"{group}/*", step_metric=steps)
+            self._late_groups.add(group)
+        self._run.log({**values, steps: env_steps})
+
+    def log_video(self, video: Path, name: str, caption: str, env_steps: int) -> None:
         """See `Tracker.log_video`."""
-        self._run.log({name: self._wandb.Video(str(video), caption=caption, format="mp4")})
+        value = self._wandb.Video(str(video), caption=caption, format="mp4")
+        self._log_late(name.partition("/")[0], {name: value}, env_steps)
 
     def flush(self) -> None:
         """Do nothing: W&B writes in a process of its own."""
@@ -111,7 +116,6 @@ class Trackio:
         import trackio
 
         self._trackio: Any = trackio
-        self._step = state.env_steps
         trackio.init(
             _PROJECT,
             name=name,
@@ -124,16 +128,15 @@ class Trackio:
 
     def write(self, metrics: Mapping[str, object]) -> None:
         """Add one point to every curve."""
-        self._step = int(str(metrics["env_steps"]))
-        self._trackio.log(scalars(metrics), step=self._step)
+        self._trackio.log(scalars(metrics), step=int(str(metrics["env_steps"])))
 
     def write_evaluation(self, row: Mapping[str, object]) -> None:
         """Add one point to every curve of the group evaluation/."""
         self._trackio.log(evaluation_scalars(row), step=int(str(row["env_steps"])))
 
-    def log_video(self, video: Path, name: str, caption: str) -> None:
+    def log_video(self, video: Path, name: str, caption: str, env_steps: int) -> None:
         """See `Tracker.log_video`."""
-        self._trackio.log({name: self._trackio.Video(str(video), caption=caption)}, step=self._step)
+        self._trackio.log({name: self._trackio.Video(str(video), caption=caption)}, step=env_steps)
 
     def flush(self) -> None:
         """Do nothing: Trackio writes immediately, in a thread of its own."""
@@ -162,12 +165,12 @@ def track(folder: RunFolder, kind: str, name: str, context: SidecarContext) -> N
     with closing(_TrackerState(folder.path / kind)) as state:
         tracker = TRACKERS[kind](folder, name, state, context.print_line)
         tail, evaluations = MetricsTail(folder.path / "metrics.jsonl"), MetricsTail(folder.path / EVALUATIONS)
-        ended = False
+        ended, steps_of = False, dict[int, int]()
         while not ended:
             state.save()
             ended = context.training_ended.wait(_POLL_INTERVAL)
             for row in tail.read()[0]:
-                steps = int(str(row["env_steps"]))
+                steps = steps_of[int(str(row["iteration"]))] = int(str(row["env_steps"]))
                 if steps > state.env_steps:
                     tracker.write(row)
                     state.env_steps = steps
@@ -179,7 +182,9 @@ def track(folder: RunFolder, kind: str, name: str, context: SidecarContext) -> N
             for video in sorted((folder.path / "videos").glob("*.mp4")):
                 match = _VIDEO_NAME.fullmatch(video.name)
                 if match and video.name not in state.videos:
-                    tracker.log_video(video, f"videos/{match[2]}", f"iteration {int(match[1])}")
+                    iteration = int(match[1])
+                    steps = steps_of.get(iteration, state.env_steps)
+                    tracker.log_video(video, f"videos/{match[2]}", f"iteration {iteration}", steps)
                     state.videos.append(video.name)
             tracker.flush()
         tracker.close()

@@ -90,16 +90,14 @@ def read_workload(folder: RunFolder, config: Config) -> tuple[Workload, int]:
     """
     start = next(iter(reversed(read_starts(folder))), None)
     if start is None:
-        raise ValueError(f"{folder.path} can't be used: starts.jsonl holds no start of the run")
+        raise ValueError(f"{folder} can't be used: starts.jsonl holds no start of the run")
     rows = [row for row in folder.metrics() if isinstance(number := row["iteration"], int) and number > start.iteration]
     if len(rows) < LEAST_ITERATIONS:
         raise ValueError(
-            f"{folder.path} has {len(rows)} iterations since its last start: a prediction needs at least {LEAST_ITERATIONS}; train it longer"
+            f"{folder} has {len(rows)} iterations since its last start: a prediction needs at least {LEAST_ITERATIONS}; train it longer"
         )
     if start.ranks > _MOST_RANKS:
-        raise ValueError(
-            f"{folder.path} can't be used: starts.jsonl has {start.ranks} ranks, more than {_MOST_RANKS:,}"
-        )
+        raise ValueError(f"{folder} can't be used: starts.jsonl has {start.ranks} ranks, more than {_MOST_RANKS:,}")
     plan = _measured_plan(config.plan, start.plan, start.ranks)
     warmup = default_warmup(len(rows))
     shards, counted = len(plan.shards), rows[warmup:]
@@ -155,9 +153,7 @@ def _column(
     """Return a column of the metrics. Raises ValueError if a value is missing, negative or not finite."""
     values = [row.get(name, default) for row in rows]
     if not all(isinstance(value, int | float) and math.isfinite(value) and value >= 0 for value in values):
-        raise ValueError(
-            f"{folder.path}/metrics.jsonl can't be used: {name} must be a number of at least 0 in every line"
-        )
+        raise ValueError(f"{folder}/metrics.jsonl can't be used: {name} must be a number of at least 0 in every line")
     return np.array(values, np.float64)
 
 
@@ -180,7 +176,7 @@ def _parameters(folder: RunFolder) -> int:
     """Return the number of parameters, from the header of the optimizer's file in the newest checkpoint."""
     checkpoints = folder.checkpoints()
     if not checkpoints:
-        raise ValueError(f"{folder.path} has no checkpoint: it has the number of parameters; train the run to its end")
+        raise ValueError(f"{folder} has no checkpoint: it has the number of parameters; train the run to its end")
     path = folder.checkpoint(checkpoints[-1]) / "optimizer.safetensors"
     try:
         with open_regular(path, WEIGHTS_LIMIT) as file:

@@ -67,6 +67,51 @@ def test_an_environment_without_render_mode_is_noted(run_cli, tmp_path: Path) ->
     assert "no videos: Noisy-v0 can't be created with render_mode='rgb_array': " in note
 
 
+RENDERED = """
+import gymnasium as gym
+import numpy as np
+
+class Rendered(gym.Env):
+    metadata = {"render_modes": ["rgb_array"], "render_fps": 30}
+    observation_space = gym.spaces.Box(-1, 1, (3,), np.float32)
+    action_space = gym.spaces.Discrete(2)
+
+    def __init__(self, render_mode=None):
+        self.render_mode = render_mode
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        self.steps = 0
+        return np.zeros(3, np.float32), {}
+
+    def step(self, action):
+        self.steps += 1
+        return np.zeros(3, np.float32), 0.0, self.steps == 5, False, {}
+
+    RENDER
+
+gym.register("Rendered-v0", Rendered)
+"""
+
+
+@pytest.mark.parametrize(
+    ("render", "reason"),
+    [
+        ("", "it has no method render()"),
+        ("def render(self): raise RuntimeError('no\\nwindow')", "render() failed: RuntimeError: no window"),
+    ],
+)
+def test_an_environment_that_cannot_be_rendered_is_noted_and_measured(
+    render: str, reason: str, run_cli, tmp_path: Path
+) -> None:
+    (tmp_path / "rendered.py").write_text(RENDERED.replace("RENDER", render))
+    done = run_cli("check", "--env.module", "rendered")
+    assert (done.rc, done.stderr) == (0, ""), done.stdout
+    lines = done.stdout.splitlines()
+    assert f"  note  rendering     no videos: Rendered-v0 cannot be rendered: {reason}" in lines
+    assert any(line.startswith("  gymnasium  ") for line in lines[lines.index(next(filter(_is_title, lines))) :])
+
+
 @pytest.mark.parametrize(
     ("words", "line"),
     [

@@ -48,6 +48,13 @@ class Unrendered(Count):
     metadata = {"render_modes": []}  # noqa: RUF012
 
 
+class Failing(Count):
+    """The same environment with a `render` that raises an error."""
+
+    def render(self):
+        raise RuntimeError("no window")
+
+
 def act(observation: dict[str, Any], info: dict[str, Any]) -> int:
     return 5 + int(observation["left"][0]) % 3
 
@@ -118,6 +125,8 @@ def test_without_rendering_the_arrays_are_recorded(tmp_path: Path) -> None:
     assert why is not None
     assert "render() returns no RGB image" in why
     assert list(tmp_path.iterdir()) == []
+    trajectory, why = play_and_record(Failing, lambda: act, value, 1, tmp_path / "a.gif")
+    assert (len(trajectory.rewards), why) == (4, "Failing cannot be rendered: render() failed: RuntimeError: no window")
     assert play_and_record(Count, lambda: act, value, 1, tmp_path / "a.gif")[1] is None
 
 

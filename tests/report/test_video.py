@@ -12,6 +12,8 @@ import gymnasium as gym
 import numpy as np
 import pytest
 
+from lockstep.envs.engine import EnvironmentFailed
+from lockstep.envs.turns import TurnTaking
 from lockstep.report.rendering import choose_renderer, render_frame
 from lockstep.report.video import record_video
 
@@ -207,6 +209,57 @@ def test_environment_without_images_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="render_mode must be 'rgb_array'"):
         record_video(lambda: OddSizedEnv(picture="a text"), push_left, tmp_path / "episode.mp4", seeds=[1])
     assert list(tmp_path.iterdir()) == []
+
+
+class WithoutRender(OddSizedEnv):
+    """Environment whose `render` is that of Gymnasium's base class."""
+
+    render = gym.Env.render
+
+
+class BrokenRender(OddSizedEnv):
+    """Environment whose `render` raises an error."""
+
+    def __init__(self, error: BaseException) -> None:
+        super().__init__()
+        self.error = error
+
+    def render(self) -> Any:
+        raise self.error
+
+
+class Game:
+    """Game of one agent, without a method `render`."""
+
+    possible_agents: ClassVar = ["a"]
+    metadata: ClassVar[dict[str, Any]] = {"render_modes": ["rgb_array"]}
+
+    def observation_space(self, agent: str) -> gym.Space[Any]:
+        return OddSizedEnv.observation_space
+
+    action_space = observation_space
+
+
+@pytest.mark.parametrize(
+    ("env", "reason"),
+    [
+        (WithoutRender(), "it has no method render()"),
+        (BrokenRender(NotImplementedError("3D only,\nfor now")), "3D only, for now"),
+        (BrokenRender(RuntimeError("no\n  window")), "render() failed: RuntimeError: no window"),
+        (BrokenRender(AttributeError("canvas")), "render() failed: AttributeError: canvas"),
+        (BrokenRender(SystemExit(3)), "render() called sys.exit(3)"),
+    ],
+)
+def test_errors_of_render_name_the_environment_in_one_line(env: OddSizedEnv, reason: str, tmp_path: Path) -> None:
+    with pytest.raises(EnvironmentFailed) as caught:
+        record_video(lambda: env, push_left, tmp_path / "episode.mp4", seeds=[1])
+    assert str(caught.value) == f"{type(env).__name__} cannot be rendered: {reason}"
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_an_error_of_render_names_the_game() -> None:
+    with pytest.raises(EnvironmentFailed, match=r"^games/Game cannot be rendered: render\(\) failed: AttributeError: "):
+        render_frame(TurnTaking(Game(), "games/Game"))
 
 
 def test_a_missing_package_names_the_extra(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

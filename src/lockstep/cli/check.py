@@ -77,6 +77,7 @@ def _print_findings(config: EnvConfig) -> bool:
 def _check_rendering(config: EnvConfig) -> "Finding":
     from lockstep.envs.catalog import make_one
     from lockstep.envs.checking import Finding
+    from lockstep.envs.engine import EnvironmentFailed
     from lockstep.report.rendering import choose_renderer, render_frame
 
     choose_renderer()
@@ -87,7 +88,7 @@ def _check_rendering(config: EnvConfig) -> "Finding":
             height, width, _ = render_frame(env).shape
         finally:
             env.close()
-    except ValueError as error:
+    except (ValueError, EnvironmentFailed) as error:
         return Finding("rendering", "note", f"no videos: {error}")
     return Finding("rendering", "ok", f"frames of {width} × {height} pixels")
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from lockstep.cli.agents import LoadedPolicy, add_checkpoint
 from lockstep.cli.arguments import Arguments
+from lockstep.envs.engine import EnvironmentFailed
 from lockstep.files import read_file
 from lockstep.run.folder import RunFolder
 from lockstep.run.locate import locate
@@ -97,8 +98,9 @@ def _current_video(loaded: LoadedPolicy) -> Path:
     if not loaded.video_path.exists():
         try:
             loaded.record(1)
-        except ValueError as error:
-            raise ValueError(f"{error}; --skip-play leaves the video out") from None
+        except (ValueError, EnvironmentFailed) as error:
+            kind = EnvironmentFailed if isinstance(error, EnvironmentFailed) else ValueError
+            raise kind(f"{error}; --skip-play leaves the video out") from error.__cause__
     return loaded.video_path
 
 

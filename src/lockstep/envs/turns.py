@@ -19,7 +19,7 @@ class TurnTaking(gym.Env[Any, Any]):
 
     def __init__(self, env: Any, env_id: str) -> None:
         """Wrap a parallel environment. Raises ValueError if its agents have different spaces."""
-        self.parallel = env
+        self.parallel, self.env_id = env, env_id
         self.observation_space = common_space(env, "observation_space", env_id)
         self.action_space = common_space(env, "action_space", env_id)
         self.metadata = dict(env.metadata or {})

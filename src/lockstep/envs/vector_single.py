@@ -16,7 +16,7 @@ class SingleEnvironment(gym.Env[Any, Any]):
 
     def __init__(self, env: gym.vector.VectorEnv[Any, Any, Any], env_id: str) -> None:
         """Wrap a vector environment with `num_envs` 1. Raises ValueError as `NextStepBatch` does."""
-        self._batch = NextStepBatch(env, env_id, 1)
+        self._batch, self.env_id = NextStepBatch(env, env_id, 1), env_id
         self.observation_space = space_of_one(env, "single_observation_space", env_id)
         self.action_space = space_of_one(env, "single_action_space", env_id)
         self.metadata = dict(env.metadata)

@@ -12,6 +12,7 @@ import gymnasium as gym
 import numpy as np
 from numpy.typing import NDArray
 
+from lockstep.envs.engine import EnvironmentFailed
 from lockstep.envs.spaces import feature_leaves, leaves
 from lockstep.report.evaluate import MAX_STEPS, Begin
 from lockstep.report.gif import write_gif
@@ -67,8 +68,8 @@ def play_trajectory(make: Make, begin: Begin, value: Value, seed: int, video: Pa
     """Play one episode that starts with `reset(seed=seed)`; record it if `video` is the path of a .gif or .mp4 file.
 
     `make` creates the environment with the given `render_mode`; the environment is closed at the end. `value` returns
-    the value of an observation and its info. Raises ValueError if the environment cannot be rendered here or the video
-    cannot be written.
+    the value of an observation and its info. Raises as `render_frame` does if the environment cannot be rendered, and ValueError if the
+    video cannot be written.
     """
     if video is not None:
         make_folder(video)
@@ -100,7 +101,7 @@ def play_and_record(make: Make, begin: Begin, value: Value, seed: int, video: Pa
         return play_trajectory(make, begin, value, seed, None), "the environment has no render mode 'rgb_array'"
     try:
         return play_trajectory(make, begin, value, seed, video), None
-    except ValueError as error:
+    except (ValueError, EnvironmentFailed) as error:
         return play_trajectory(make, begin, value, seed, None), str(error)
 
 

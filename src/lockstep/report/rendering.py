@@ -15,6 +15,9 @@ import numpy as np
 from gymnasium.error import DependencyNotInstalled
 from numpy.typing import NDArray
 
+from lockstep.envs.engine import EnvironmentFailed
+from lockstep.envs.interface import failure_text
+
 __all__ = ["choose_renderer", "render_frame"]
 
 _EGL = ("libEGL.so.1", "libGL.so.1")
@@ -40,8 +43,12 @@ def choose_renderer() -> None:
 
 
 def render_frame(env: gym.Env[Any, Any]) -> NDArray[np.uint8]:
-    """Render one frame, uint8 `[height, width, 3]`. Raises ValueError, which says what to install, if the environment can't be rendered here."""
-    name = env.spec.id if env.spec else type(env.unwrapped).__name__
+    """Render one frame, uint8 `[height, width, 3]`.
+
+    Raises ValueError, which says what to install, if the environment can't be rendered here, and EnvironmentFailed if its `render` raises an
+    error.
+    """
+    name = env.spec.id if env.spec else getattr(env.unwrapped, "env_id", type(env.unwrapped).__name__)
     mujoco = hasattr(env.unwrapped, "mujoco_renderer")
     if mujoco and _headless() and not os.environ.get("MUJOCO_GL"):
         raise ValueError(
@@ -51,10 +58,14 @@ def render_frame(env: gym.Env[Any, Any]) -> NDArray[np.uint8]:
         frame: Any = env.render()
     except DependencyNotInstalled as error:
         raise ValueError(f"{name} cannot be rendered: {_line(error)}; pip install 'lockstep-rl[video]'") from error
-    except Exception as error:
+    except NotImplementedError as error:
+        raise EnvironmentFailed(f"{name} cannot be rendered: {_line(error, 'it has no method render()')}") from None
+    except (Exception, SystemExit) as error:
         # a broken OpenGL raises different exceptions in different layers: ImportError, AttributeError, GLError, …
-        if not mujoco:
-            raise
+        if not mujoco or isinstance(error, SystemExit):
+            raise EnvironmentFailed(
+                f"{name} cannot be rendered: render() {' '.join(failure_text(type(error), error).split())}"
+            ) from error
         raise ValueError(
             f"{name} cannot be rendered with MUJOCO_GL={os.environ.get('MUJOCO_GL')}: {_line(error)}; {_INSTALL}"
         ) from error
@@ -76,5 +87,5 @@ def _egl_loads() -> bool:
     return True
 
 
-def _line(error: Exception) -> str:
-    return " ".join(str(error).split()) or type(error).__name__
+def _line(error: Exception, default: str = "") -> str:
+    return " ".join(str(error).split()) or default or type(error).__name__

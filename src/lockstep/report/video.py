@@ -38,7 +38,8 @@ def record_video(
 
     `make` creates the environment with `render_mode="rgb_array"`; it is closed at the end. The .mp4 file is written to a temporary file, which
     is then renamed, so it is never incomplete. It has one frame more per episode than steps, for the first observation. Raises ValueError if a
-    package or library for rendering or encoding is missing, OSError if the file cannot be written.
+    package or library for rendering or encoding is missing, EnvironmentFailed if `render` raises an error, OSError if the file cannot be
+    written.
     """
     _encoder()  # raises before the environment is created
     choose_renderer()

@@ -26,7 +26,8 @@ def make_run(name: str, ends: list[str], env: str = "Acrobot-v1", age: int = 0, 
         (folder.path / "starts.jsonl").write_text("".join(f"{json.dumps(line)}\n" for line in lines))
     if metrics:
         path = folder.path / "metrics.jsonl"
-        path.write_text(json.dumps({"iteration": 1}) + "\n" + json.dumps({"iteration": 5, **metrics}) + "\n")
+        first = {"iteration": 1, "episodes": 1, "return_mean": -300.0}
+        path.write_text(json.dumps(first) + "\n" + json.dumps({"iteration": 5, **metrics}) + "\n")
         modified = path.stat().st_mtime - age
         os.utime(path, (modified, modified))
     return folder
@@ -36,7 +37,7 @@ def make_run(name: str, ends: list[str], env: str = "Acrobot-v1", age: int = 0, 
 def fixture_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     make_run("best", ["stopped", "done"], env_steps=1000, seconds=2.0, return_mean_20=-80.0, return_mean=-70.0)
-    make_run("weak", ["stopped"], age=7300, env_steps=500, seconds=5.0, return_mean=-500.0)
+    make_run("weak", ["stopped"], age=7300, env_steps=500, seconds=5.0, episodes=3, return_mean=-500.0)
     make_run("lost", ["killed"], "CartPole-v1", age=200, env_steps=10)
     make_run("never", [])
     make_run("grid/runs/a", ["failed"])
@@ -65,12 +66,12 @@ def test_every_state_is_recognized(runs: None) -> None:
 def test_table_has_the_newest_numbers(runs: None, capsys: pytest.CaptureFixture[str]) -> None:
     rows = {row[0]: row[1:] for row in table(capsys)}
     assert rows["best"][:-2] == ["done", "Acrobot-v1", "1,000", "100%", "-80", "500"]
-    assert rows["weak"] == ["stopped", "Acrobot-v1", "500", "50%", "-500", "100", "2", "h"]
-    assert rows["lost"] == ["killed", "CartPole-v1", "10", "1%", "–", "–", "3", "min"]
+    assert rows["weak"] == ["stopped", "Acrobot-v1", "500", "50%", "-450", "100", "2", "h"]
+    assert rows["lost"] == ["killed", "CartPole-v1", "10", "1%", "-300", "–", "3", "min"]
 
 
 def test_filters_and_order(runs: None, capsys: pytest.CaptureFixture[str]) -> None:
-    assert [row[0] for row in table(capsys, "--sort", "return")][:2] == ["best", "weak"]
+    assert [row[0] for row in table(capsys, "--sort", "return")][:3] == ["best", "lost", "weak"]
     assert [row[0] for row in table(capsys, "--sort", "steps", "--env", "Acrobot-v1")][:2] == ["best", "weak"]
     assert [row[0] for row in table(capsys, "--sort", "name")][:2] == ["bad", "best"]
     assert [row[0] for row in table(capsys)][-2:] == ["lost", "weak"]

@@ -23,11 +23,13 @@ def member(folder: Path, seed: int, clip: float, final: float | None, checkpoint
         "iteration": 1,
         "env_steps": 1024,
         "seconds": 2.5,
-        "return_mean": 1.0,
+        "episodes": 2,
+        "return_mean": 1.5,
         "return_mean_20": final,
         "digest": "d",
     }
-    (run.folder.path / "metrics.jsonl").write_text(json.dumps(row) + "\n")
+    earlier = row | {"iteration": 0, "return_mean": 0.5, "return_mean_20": None}
+    (run.folder.path / "metrics.jsonl").write_text(f"{json.dumps(earlier)}\n{json.dumps(row)}\n")
     if checkpoint:
         (run.folder.path / "checkpoints" / "00000001").mkdir(parents=True)
     return run
@@ -39,9 +41,7 @@ def test_combinations_are_medians_and_quartiles_over_seeds(tmp_path: Path) -> No
     runs = [run_row(run, code) for run, code in zip(members, (0, None, 0, 0, 3), strict=True)]
     assert [run["state"] for run in runs] == ["done", "done", "done", "done", "failed"]
     assert run_row(members[4], 75)["state"] == "stopped"
-    assert (runs[0]["return"], runs[3]["return"]) == (10.0, 1.0), (
-        "before 20 episodes have ended, the mean return of the iteration"
-    )
+    assert (runs[0]["return"], runs[3]["return"]) == (10.0, 1.0), "before 20 episodes have ended, the mean of all"
     first, second = summary_rows(members, runs)
     assert (first["return_first_quartile"], first["return_median"], first["return_third_quartile"]) == (15, 20, 25)
     assert (second["seeds"], second["done"], second["failed"], second["return_median"]) == (2, 1, 1, 1.0)

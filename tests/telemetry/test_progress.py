@@ -25,7 +25,7 @@ from lockstep.telemetry import progress
 from lockstep.telemetry.progress import Bar, Lines, display
 
 METRICS = {
-    "env_steps": 2000, "return_mean": 8.0, "return_mean_20": None, "fps": 1234.5, "t_iter": 2.0, "approx_kl": 0.25,
+    "env_steps": 2000, "episodes": 2, "return_mean": 8.0, "return_mean_20": None, "fps": 1234.5, "t_iter": 2.0, "approx_kl": 0.25,
 }  # fmt: skip
 
 ESCAPE = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
@@ -182,12 +182,23 @@ def test_the_view_is_redrawn_at_most_twice_per_second(
     assert len(drawn) == 10 + 1  # `close` draws once more
 
 
+def test_before_20_episodes_the_return_is_the_mean_of_all(capsys: pytest.CaptureFixture[str]) -> None:
+    lines = Lines(4, None, 0)
+    lines.skip([METRICS | {"iteration": 1, "episodes": 1, "return_mean": -10.0}])
+    lines.write(METRICS | {"iteration": 2, "episodes": 3, "return_mean": -2.0})
+    lines.write(METRICS | {"iteration": 3, "episodes": 0, "return_mean": None})
+    lines.write(METRICS | {"iteration": 4, "episodes": 16, "return_mean": 0.0, "return_mean_20": -0.8})
+    lines.close()
+    shown = [line.split("return ")[1].split()[0] for line in capsys.readouterr().out.splitlines()]
+    assert shown == ["-4", "-4", "-0.8"]
+
+
 def test_a_resumed_run_shows_earlier_metrics(folder: RunFolder, capsys: pytest.CaptureFixture[str]) -> None:
     (folder.path / "metrics.jsonl").write_text('{"iteration": 1, "return_mean_20": 77.0}\n')
     bar = Bar(folder)
-    bar.write(METRICS | {"iteration": 2})
+    bar.write(METRICS | {"iteration": 2, "return_mean_20": 70.0})
     bar.close()
-    assert "return     8  best 77" in capsys.readouterr().err
+    assert "return     70  best 77" in capsys.readouterr().err
 
 
 def test_the_display_depends_on_the_option_and_the_terminal(folder: RunFolder) -> None:

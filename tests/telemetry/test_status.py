@@ -2,11 +2,13 @@
 
 import math
 
+import numpy as np
 import pytest
 
 from lockstep.phases import PHASES
 from lockstep.rollout import PLAYER_FIELDS
-from lockstep.telemetry.status import RunStatus, number
+from lockstep.run.episodes import EPISODE_ROW, EpisodeWindow
+from lockstep.telemetry.status import RecentReturn, RunStatus, number
 
 
 def row(iteration: int, seconds: float = 1.0, mean: float | None = None, **metrics: object) -> dict[str, object]:
@@ -36,10 +38,24 @@ def test_status_without_metrics() -> None:
 
 
 def test_current_and_best_return() -> None:
-    status = status_after(row(1, return_mean=80.0), row(2, mean=10.0), row(3, mean=30.0), row(4, mean=20.0))
+    status = status_after(row(1, return_mean=80.0, episodes=1), row(2, mean=10.0), row(3, mean=30.0), row(4, mean=20.0))
     assert (status.mean_return, status.best) == (20.0, 30.0)  # 80 is not a mean over 20 episodes
     assert status.history == [80.0, 10.0, 30.0, 20.0]
-    assert status_after(row(1, return_mean=80.0)).mean_return == 80.0
+    early = row(1, return_mean=80.0, episodes=3), row(2, return_mean=20.0, episodes=1), row(3, episodes=0)
+    assert status_after(*early).mean_return == 65.0
+    assert status_after(*early).history == [80.0, 65.0, 65.0]
+
+
+def test_recent_return_is_the_mean_that_training_prints() -> None:
+    window, recent = EpisodeWindow(), RecentReturn()
+    for iteration, count in enumerate((2, 0, 3, 14, 1, 9, 0)):
+        shard = np.full((1, EPISODE_ROW), np.nan)
+        returns = [10.0 * iteration + episode for episode in range(count)]
+        shard[0, :6] = 8, count, count, sum(returns), min(returns, default=0), max(returns, default=0)
+        for episode, total in enumerate(returns):
+            shard[0, 6 + 4 * episode : 10 + 4 * episode] = episode, 0, total, 1
+        assert recent.add(window.add(shard)) == pytest.approx(window.mean)
+    assert recent.mean == window.full_mean
 
 
 def test_shares_of_phases_speed_and_remaining_time() -> None:

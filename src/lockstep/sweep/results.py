@@ -10,6 +10,7 @@ import numpy as np
 from lockstep.processes.exit_codes import STOPPED_BY_SIGNAL
 from lockstep.sweep.member import Member, is_done, labels
 from lockstep.sweep.values import SEED
+from lockstep.telemetry.status import RecentReturn
 
 __all__ = ["DONE", "FAILED", "PRUNED", "STOPPED", "Row", "best", "run_row", "summary_rows", "table"]
 
@@ -28,15 +29,13 @@ def run_row(member: Member, code: int | None) -> Row:
         state = DONE
     else:
         state = FAILED if code not in (None, STOPPED_BY_SIGNAL) else STOPPED if last else NEW
-    returns = [row["return_mean"] for row in metrics if row.get("return_mean") is not None]
-    mean = last.get("return_mean_20")
     return {
         "run": member.name,
         **member.values,
         SEED: member.config.run.seed,
         "state": state,
         "exit_code": code,
-        "return": mean if mean is not None else returns[-1] if returns else None,
+        "return": RecentReturn(metrics).mean,
         "env_steps": last.get("env_steps"),
         "seconds": last.get("seconds"),
         "digest": last.get("digest"),

@@ -1,4 +1,4 @@
-"""Overview of many runs: the state and the newest numbers of each, without loading all metrics or PyTorch."""
+"""Overview of many runs: the state and the newest numbers of each, without importing PyTorch, and from the last row of the metrics alone if it is enough."""
 
 import time
 from collections.abc import Iterator, Mapping
@@ -10,7 +10,7 @@ from typing import Any, Literal, get_args
 from lockstep.run.evaluations import read_best
 from lockstep.run.folder import RunFolder
 from lockstep.telemetry.attempts import Start, read_starts
-from lockstep.telemetry.status import number
+from lockstep.telemetry.status import RecentReturn, number
 
 __all__ = ["STATES", "ListedRun", "State", "list_run", "list_runs", "run_folders", "state_of"]
 
@@ -36,7 +36,7 @@ class ListedRun:
     total_steps: int | None
     """Value of `run.total_steps`."""
     return_mean: float | None
-    """Mean return of the last 20 training episodes; before there are 20, of the last iteration."""
+    """Mean return of the last 20 training episodes; before there are 20, of all of them."""
     best_evaluation: float | None
     """Mean return of the best evaluation during training."""
     steps_per_second: float | None
@@ -72,6 +72,8 @@ def _listed(folder: RunFolder, state: State, why: str) -> ListedRun:
     config, row = ({}, {}) if state == "broken" else (folder.tree(), folder.last_metrics())
     env, run = _section(config, "env"), _section(config, "run")
     mean, best = number(row.get("return_mean_20")), read_best(folder)
+    if mean is None and row:  # fewer than 20 episodes have ended: the mean needs all rows
+        mean = RecentReturn(folder.readable_metrics()).mean
     steps, seconds = int(number(row.get("env_steps")) or 0), number(row.get("seconds"))
     return ListedRun(
         path=folder.path,
@@ -81,7 +83,7 @@ def _listed(folder: RunFolder, state: State, why: str) -> ListedRun:
         iteration=int(number(row.get("iteration")) or 0),
         steps=steps,
         total_steps=_int_or_none(run.get("total_steps")),
-        return_mean=number(row.get("return_mean")) if mean is None else mean,
+        return_mean=mean,
         best_evaluation=None if best is None else best.return_mean,
         steps_per_second=steps / seconds if seconds else None,
         age=_age(folder),

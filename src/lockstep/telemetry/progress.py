@@ -11,7 +11,7 @@ from lockstep.run.stop import set_live_view_active
 from lockstep.telemetry.loggers import Logger
 from lockstep.telemetry.notebook import NotebookView, in_notebook
 from lockstep.telemetry.screen import RunFacts, clock, draw, read_run_facts
-from lockstep.telemetry.status import RunStatus, number
+from lockstep.telemetry.status import RecentReturn, RunStatus, number
 
 if TYPE_CHECKING:
     from rich.text import Text
@@ -35,7 +35,7 @@ class Lines:
         self._goal = goal
         self._log_every = log_every
         self._due = 0.0
-        self._status = RunStatus()
+        self._status, self._return = RunStatus(), RecentReturn()
         self._pending: list[Mapping[str, object]] = []
         self._printed: Mapping[str, object] = {}
 
@@ -43,6 +43,7 @@ class Lines:
         """Add the metrics of earlier iterations, oldest first, without printing them."""
         for row in rows:
             self._status.append(row)
+            self._return.add(row)
         if any(map(self._reaches_goal, rows)):
             self._goal = None
 
@@ -52,7 +53,7 @@ class Lines:
 
     def write_evaluation(self, row: Mapping[str, object]) -> None:
         """Print the line of one evaluation."""
-        returns = f"return {_text(row, 'return_mean')}  sampled {_text(row, 'sampled_return_mean')}"
+        returns = f"return {_text(row.get('return_mean'))}  sampled {_text(row.get('sampled_return_mean'))}"
         _print(f"evaluation of iteration {row['iteration']}  {returns}  episodes {row['episodes']}")
 
     def flush(self) -> None:
@@ -65,6 +66,7 @@ class Lines:
         self._status.update()
         due = perf_counter() >= self._due
         for row in rows:
+            self._return.add(row)
             solves = self._reaches_goal(row)
             if solves or not self._log_every or (due and row is rows[-1]):
                 _print(self._line(row) + (f"  solved: goal {self._goal:.4g}" if solves else ""))
@@ -93,11 +95,10 @@ class Lines:
         ):
             left = f"  {clock(seconds)} left"
         steps, fps = (f"{number(row.get(name)) or 0.0:,.0f}" for name in ("env_steps", "fps"))
-        mean = _text(row, "return_mean" if row.get("return_mean_20") is None else "return_mean_20")
         warmup = "  warming up" if "warmup" in row else ""
         count = number(row.get("env_faults"))
         faults = f"  env_faults {count:.0f}" if count else ""
-        return f"iteration {iteration}{share}  steps {steps}  return {mean}  fps {fps}{left}{warmup}{faults}"
+        return f"iteration {iteration}{share}  steps {steps}  return {_text(self._return.mean)}  fps {fps}{left}{warmup}{faults}"
 
 
 class Screen:
@@ -208,6 +209,6 @@ def _print(line: str) -> None:
         pass
 
 
-def _text(metrics: Mapping[str, object], name: str) -> str:
-    value = number(metrics.get(name))
+def _text(metric: object) -> str:
+    value = number(metric)
     return "-" if value is None else f"{value:.4g}"

@@ -1,12 +1,12 @@
 """Status of a run: the numbers that a progress display shows, computed from the metrics."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from lockstep.phases import PHASES
 
-__all__ = ["RunStatus", "number"]
+__all__ = ["RecentReturn", "RunStatus", "number"]
 
 _RECENT = 10.0
 """Time constant of the recent averages, in seconds."""
@@ -20,6 +20,31 @@ def number(value: object) -> float | None:
         return float(value) if isinstance(value, int | float) and math.isfinite(value) else None
     except OverflowError:  # an int beyond the range of floats
         return None
+
+
+class RecentReturn:
+    """Mean return of the last 20 episodes of a run, and of all its episodes before there are 20, from the rows of its metrics.
+
+    This is the mean that training prints at its end. Rows must be added in order of iteration, from the first one.
+    """
+
+    def __init__(self, rows: Iterable[Mapping[str, object]] = ()) -> None:
+        self.mean: float | None = None
+        """The mean after the last row that was added; None before the first episode has ended."""
+        self._total, self._count = 0.0, 0.0
+        for row in rows:
+            self.add(row)
+
+    def add(self, row: Mapping[str, object]) -> float | None:
+        """Add the next row, and return the mean after it."""
+        mean, count = number(row.get("return_mean")), number(row.get("episodes"))
+        if mean is not None and count is not None:
+            self._total, self._count = self._total + count * mean, self._count + count
+        if (last_20 := number(row.get("return_mean_20"))) is not None:
+            self.mean = last_20
+        elif self._count:  # before 20 episodes have ended, all of them are among the last 20
+            self.mean = self._total / self._count
+        return self.mean
 
 
 @dataclass
@@ -64,6 +89,7 @@ class RunStatus:
     def __init__(self) -> None:
         self._new: list[Mapping[str, object]] = []
         self._recent = _Recent()
+        self._return = RecentReturn()
         self._history: list[float] = []
         self._bucket: list[float] = []
         self._bucket_size = 1
@@ -98,7 +124,7 @@ class RunStatus:
             mean = number(row.get("return_mean_20"))
             if mean is not None:
                 self.best = mean if self.best is None else max(self.best, mean)
-            if (mean_return := _return(row)) is not None:
+            if (mean_return := self._return.add(row)) is not None:
                 self._append_history(mean_return)
         recent = _last_seconds(rows)
         elapsed = sum(number(row.get("t_iter")) or 0.0 for row in recent)
@@ -108,8 +134,8 @@ class RunStatus:
 
     @property
     def mean_return(self) -> float | None:
-        """Mean return of the last 20 episodes; before there are 20, mean return of the episodes of the last iteration."""
-        return _return(self.newest)
+        """Mean return of the last 20 episodes; before there are 20, of all episodes."""
+        return self._return.mean
 
     @property
     def history(self) -> list[float]:
@@ -151,11 +177,6 @@ class RunStatus:
         if len(self._history) == _POINTS:
             pairs = zip(self._history[::2], self._history[1::2], strict=True)
             self._history, self._bucket_size = [(first + second) / 2 for first, second in pairs], 2 * self._bucket_size
-
-
-def _return(row: Mapping[str, object]) -> float | None:
-    mean = number(row.get("return_mean_20"))
-    return number(row.get("return_mean")) if mean is None else mean
 
 
 def _last_seconds(rows: Sequence[Mapping[str, object]]) -> list[Mapping[str, object]]:

@@ -26,6 +26,10 @@ def fails(iteration):
     raise KeyError("no such key")
 
 
+def exits(iteration):
+    raise SystemExit("that is\\nenough")
+
+
 def returns_text(iteration):
     return {"name": "text"}
 """
@@ -90,13 +94,30 @@ def test_run_with_a_goal_that_was_not_reached_is_reported_as_ended_by_its_hook(r
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("ranks", [1, 2])
-def test_error_of_a_hook_is_shown_with_its_line(run_cli, tmp_path: Path, ranks: int) -> None:
-    failed = run_cli("train", *TASK, *SHORT, "--ranks", ranks, "--run.hooks", "my_hooks:fails", "--name", "failed")
+@pytest.mark.parametrize(
+    ("ranks", "name", "code", "message"),
+    [
+        *(
+            (ranks, "fails", 'KeyError("no such key")', "failed after iteration 1: KeyError: 'no such key'")
+            for ranks in (1, 2)
+        ),
+        (
+            2,
+            "exits",
+            "SystemExit(",
+            "called sys.exit(that is enough) after iteration 1: to end training, call its argument's method stop()",
+        ),
+    ],
+)
+def test_error_of_a_hook_is_shown_with_its_line(
+    run_cli, tmp_path: Path, ranks: int, name: str, code: str, message: str
+) -> None:
+    failed = run_cli("train", *TASK, *SHORT, "--ranks", ranks, "--run.hooks", f"my_hooks:{name}", "--name", "failed")
     assert failed.rc == 1, failed
-    assert 'raise KeyError("no such key")' in failed.stderr
+    assert f"raise {code}" in failed.stderr
     assert failed.stderr.count("Traceback") == 1
-    assert "lockstep: the hook fails failed after iteration 1: KeyError: 'no such key'" in failed.stderr
+    assert failed.stderr.splitlines()[-1] == f"lockstep: the hook {name} {message}"
+    assert failed.stderr.count("lockstep: ") == 1
     state = json.loads((tmp_path / "runs/failed/starts.jsonl").read_text().splitlines()[-1])
     assert state["how"] == "failed"
     assert [row["iteration"] for row in rows(tmp_path / "runs/failed")] == [1]

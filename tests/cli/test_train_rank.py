@@ -45,6 +45,18 @@ def test_error_that_all_ranks_raise_is_printed_by_the_first(capsys: pytest.Captu
     assert capsys.readouterr().err == "lockstep: rank 0 is lost in phase 'record': it slept\n"
 
 
+def test_a_rank_that_has_reported_its_own_error_is_not_reported_as_lost(capsys: pytest.CaptureFixture[str]) -> None:
+    error = RankLost("rank 0", "statistics", "its process has ended")
+    error.reported = True
+    assert _guarded(1, raising(error)) == 4
+    assert capsys.readouterr().err == ""
+
+
+def test_message_with_newlines_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
+    assert _guarded(1, raising(EnvironmentFailed("environment 3 (Car-v0) failed: KeyError: a\n  b"))) == 1
+    assert capsys.readouterr().err == "lockstep: environment 3 (Car-v0) failed: KeyError: a b\n"
+
+
 FAULT = """
 import os
 

@@ -1,5 +1,6 @@
-"""Calls of hooks: the warning about one that does not return."""
+"""Calls of hooks: their errors, and the warning about one that does not return."""
 
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, cast
@@ -90,3 +91,21 @@ def test_call_that_blocks_after_short_calls_is_warned_of_after_30_seconds(
         call(1)
     call(45)
     assert capsys.readouterr().err.count("has not returned") == 1
+
+
+@pytest.mark.parametrize(
+    ("error", "message"),
+    [
+        (KeyError("no such\nkey"), r"failed after iteration 7: KeyError: 'no such\\nkey'"),
+        (RuntimeError("no\n  key"), "failed after iteration 7: RuntimeError: no key"),
+        (SystemExit("that is\nenough"), r"called sys\.exit\(that is enough\) after iteration 7: .* method stop\(\)"),
+    ],
+)
+def test_error_of_a_hook_is_one_line(error: BaseException, message: str, tmp_path: Path) -> None:
+    def broken(iteration: hooks.Iteration) -> None:
+        raise error
+
+    with pytest.raises(hooks.HookFailed) as caught:
+        hooks.bind_hook(broken, Config(), tmp_path)({"iteration": 7}, cast(Agent, None))
+    assert re.fullmatch(rf"the hook \S+broken {message}", str(caught.value))
+    assert caught.value.__cause__ is error

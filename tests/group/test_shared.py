@@ -2,6 +2,7 @@
 
 import gc
 import os
+import subprocess
 import threading
 import weakref
 from collections.abc import Callable, Iterator
@@ -15,7 +16,7 @@ from lockstep.group.channel import Channel, Spec
 from lockstep.group.group import Group, RankLost, ordered_sum
 from lockstep.group.memory import RegionAllocator, create_memory
 from lockstep.group.shared import SharedMemoryGroup
-from lockstep.processes import heartbeat
+from lockstep.processes import exit_codes, heartbeat
 
 SPECS: list[Spec] = [((3, 5), torch.float32), ((7,), torch.bool), ((), torch.int64)]
 PAGE = os.sysconf("SC_PAGE_SIZE")
@@ -94,6 +95,23 @@ def test_subgroups_and_channels_report_the_global_number_of_the_lost_rank(join: 
     assert channels[0] is not None
     with pytest.raises(RankLost, match=r"^rank 2 .* in phase 'rollouts'"):
         channels[0].receive(0)
+
+
+@pytest.mark.timeout(20)
+@pytest.mark.parametrize(
+    ("code", "reported"),
+    [(None, False), (exit_codes.DONE, False), (exit_codes.NON_FINITE, False), (1, True), (4, True)],
+)
+def test_a_lost_rank_that_has_reported_its_error_is_marked(code: int | None, reported: bool, join: Join) -> None:
+    groups = join(2)
+    with subprocess.Popen(["true"]) as ended:
+        pass
+    cells = groups[0]._host._cells_of(1)
+    cells[heartbeat.PROCESS] = ended.pid
+    cells[heartbeat._VERDICT] = 0 if code is None else code + 1
+    with pytest.raises(RankLost, match="its process has ended") as caught:
+        groups[0].barrier("statistics")
+    assert caught.value.reported == reported
 
 
 def test_memory_has_no_name_in_the_file_system() -> None:

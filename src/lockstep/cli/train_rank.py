@@ -19,7 +19,7 @@ from lockstep.experiment.prepare_run import PreparedRun, ResolvedRun, prepare_ru
 from lockstep.experiment.same_ranks import RanksDiffer, check_same_start
 from lockstep.experiment.start import completion_text, exit_codes_by_error, run_rank
 from lockstep.experiment.supervise import resume_command
-from lockstep.group.group import Group
+from lockstep.group.group import Group, RankLost
 from lockstep.group.texts import exchange_texts
 from lockstep.processes.allocator import keep_freed_memory
 from lockstep.processes.exit_codes import BAD_INPUT, DONE, IN_USE, STOPPED_BY_SIGNAL
@@ -142,7 +142,10 @@ def _finish(rank: int, run: TrainingRun, restarts: int = RESTARTS) -> int:
 
 
 def _guarded(rank: int, work: Callable[[], int]) -> int:
-    """Call `work` and return its exit code. Report an error of `exit_codes_by_error` in one line, and return its code."""
+    """Call `work` and return its exit code. Report an error of `exit_codes_by_error` in one line, and return its code.
+
+    The loss of a rank that has reported its own error is not reported: the last line names the cause.
+    """
     codes = exit_codes_by_error()
     keep_freed_memory()
     try:
@@ -152,9 +155,9 @@ def _guarded(rank: int, work: Callable[[], int]) -> int:
             traceback.print_exception(error.__cause__)
         for trace in getattr(error, "__notes__", ()):  # the stack trace from the process of an environment
             print(trace, file=sys.stderr)
-        raised_by_all = isinstance(error, _RAISED_BY_ALL)
-        if rank == 0 or not raised_by_all:
-            print(f"lockstep: {error}", file=sys.stderr, flush=True)
+        reported = isinstance(error, RankLost) and error.reported
+        if not reported and (rank == 0 or not isinstance(error, _RAISED_BY_ALL)):
+            print(f"lockstep: {' '.join(str(error).split())}", file=sys.stderr, flush=True)
         return codes[type(error)]
 
 

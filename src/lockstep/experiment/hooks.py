@@ -35,7 +35,7 @@ _WARN_AFTER = 30.0
 
 
 class HookFailed(RuntimeError):
-    """A hook raised an error, which is the cause, or returned something other than metrics."""
+    """A hook raised an error or called `sys.exit`, which is the cause, or returned something other than metrics. The message is one line."""
 
 
 class Iteration:
@@ -111,10 +111,13 @@ def bind_hook(hook: Hook, config: Config, path: Path) -> "Callable[[Mapping[str,
         try:
             with overdue:
                 returned = hook(iteration)
-        except Exception as error:
-            raise HookFailed(
-                f"the hook {name} failed after iteration {iteration.number}: {type(error).__name__}: {error}"
-            ) from error
+        except (Exception, SystemExit) as error:
+            where = f"after iteration {iteration.number}"
+            if isinstance(error, SystemExit):
+                text = f"called sys.exit({error}) {where}: to end training, call its argument's method stop()"
+            else:
+                text = f"failed {where}: {type(error).__name__}: {error}"
+            raise HookFailed(f"the hook {name} {' '.join(text.split())}") from error
         return HookResult(_checked(name, returned, metrics), iteration.stopped)
 
     return call

@@ -24,6 +24,8 @@ class RankLost(RuntimeError):
 
     def __init__(self, who: str, phase: str, why: str) -> None:
         super().__init__(f"{who} is lost in phase '{phase}': {why}")
+        self.reported = False
+        """True if that rank has ended with an error that it has reported itself, so that this one adds nothing."""
 
 
 class Clock:

@@ -15,6 +15,7 @@ from lockstep.group.group import Clock, RankLost
 from lockstep.group.memory import CACHE_LINE, RegionAllocator
 from lockstep.processes import heartbeat
 from lockstep.processes.cores import usable_cores
+from lockstep.processes.exit_codes import FAILED, RANK_LOST
 from lockstep.processes.heartbeat import LOST, PROCESS, STOPPED_AFTER, WAITS_FOR, Heartbeat
 from lockstep.processes.host_name import host_name
 
@@ -159,10 +160,14 @@ class Host:
             lost = lost_by_peer
         self._cells[self._offset[self.rank] + LOST] = lost + 1
         if self.make_error is not None:
-            raise self.make_error(lost, phase, why)
-        process = self._cells[self._offset[lost] + PROCESS]  # 0: it has never started
-        where = f"(process {process} on host {host_name()})" if process else f"on host {host_name()}"
-        raise RankLost(f"rank {lost} {where}", phase, why)
+            error = self.make_error(lost, phase, why)
+        else:
+            process = self._cells[self._offset[lost] + PROCESS]  # 0: it has never started
+            where = f"(process {process} on host {host_name()})" if process else f"on host {host_name()}"
+            error = RankLost(f"rank {lost} {where}", phase, why)
+        # other exit codes may be those of errors that rank 0 reports for all ranks
+        error.reported = lost in self._offset and Heartbeat(self._cells_of(lost)).exit_code in (FAILED, RANK_LOST)
+        raise error
 
     def _cells_of(self, rank: int) -> memoryview:
         return self._cells[self._offset[rank] : self._offset[rank] + CACHE_LINE // 8]

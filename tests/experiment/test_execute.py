@@ -29,12 +29,25 @@ def test_a_run_of_version_1_continues_with_the_former_meaning_of_missing_fields(
 
 
 @pytest.mark.parametrize(
-    ("version", "message"), [(VERSION + 1, "newer than this lockstep reads"), ("1", "has no version")]
+    ("version", "message"),
+    [
+        (VERSION + 1, f"config version {VERSION + 1} is newer than this lockstep reads ({VERSION}): upgrade lockstep"),
+        *(
+            (version, f"version is {version!r}: it must be a whole number from 1 to {VERSION}")
+            for version in (0, -1, "2", 2.5, True, None)
+        ),
+    ],
 )
 def test_a_run_of_an_unknown_version_is_refused_in_one_line(version: object, message: str, tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match=message) as caught:
+    with pytest.raises(ValueError, match="version") as caught:
         open_run(run_of_version(version, tmp_path / "run"))
-    assert "\n" not in str(caught.value)
+    assert str(caught.value) == f"{tmp_path / 'run' / 'config.json'}: {message}"
+
+
+def test_a_run_without_a_version_is_refused(tmp_path: Path) -> None:
+    RunFolder.create(tmp_path / "run", encode(Config()), {})
+    with pytest.raises(ValueError, match="has no version: it was not written by lockstep"):
+        open_run(tmp_path / "run")
 
 
 def test_environments_are_closed_although_the_run_cannot_be(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -17,6 +17,7 @@ import yaml
 
 from lockstep.config import VERSION
 from lockstep.config.gin import parse_gin
+from lockstep.config.versions import check_version
 from lockstep.files import CONFIG_LIMIT, read_file
 
 __all__ = ["VersionedTree", "format_yaml", "parse_yaml", "read"]
@@ -58,23 +59,8 @@ def read(path: Path) -> VersionedTree:
         tree = {}
     if not isinstance(tree, dict):
         raise ValueError(f"{path}: it must hold sections, such as `env:`, with fields below them")
-    version = _pop_version(tree, path)
+    version = check_version(tree.pop("version", VERSION), path)
     return VersionedTree(version, tree)
-
-
-def _pop_version(tree: dict[str, object], path: Path) -> int:
-    """Remove `version` from the tree and return it.
-
-    Raises ValueError if the version is invalid or newer than `VERSION`.
-    """
-    version = tree.pop("version", VERSION)
-    if isinstance(version, bool) or not isinstance(version, int) or version < 1:
-        raise ValueError(f"{path}: version is {version!r}: it must be a whole number from 1 to {VERSION}")
-    if version > VERSION:
-        raise ValueError(
-            f"{path}: config version {version} is newer than this lockstep reads ({VERSION}): upgrade lockstep"
-        )
-    return version
 
 
 def parse_yaml(text: str) -> object:

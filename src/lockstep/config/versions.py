@@ -1,6 +1,11 @@
-"""Older versions of the config format, whose fields had other defaults."""
+"""Versions of the config format: the check of a version, and the defaults of older ones."""
 
-__all__ = ["former_defaults"]
+import reprlib
+from pathlib import Path
+
+from lockstep.config import VERSION
+
+__all__ = ["check_version", "former_defaults"]
 
 _CHANGED_DEFAULTS: dict[int, dict[str, dict[str, object]]] = {
     1: {
@@ -18,6 +23,17 @@ _CHANGED_DEFAULTS: dict[int, dict[str, dict[str, object]]] = {
     }
 }
 """Defaults of a version that the next version changed."""
+
+
+def check_version(version: object, path: Path) -> int:
+    """Return the version that the file `path` gives. Raises ValueError if it is invalid or newer than `VERSION`."""
+    if isinstance(version, bool) or not isinstance(version, int) or version < 1:
+        raise ValueError(f"{path}: version is {reprlib.repr(version)}: it must be a whole number from 1 to {VERSION}")
+    if version > VERSION:
+        raise ValueError(
+            f"{path}: config version {reprlib.repr(version)} is newer than this lockstep reads ({VERSION}): upgrade lockstep"
+        )
+    return version
 
 
 def former_defaults(version: int) -> dict[str, dict[str, object]]:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from lockstep.config import VERSION, Config
 from lockstep.config.decode import decode, encode
-from lockstep.config.versions import former_defaults
+from lockstep.config.versions import check_version, former_defaults
 from lockstep.experiment.resolve import importable, iterations
 from lockstep.files import remove_leftovers
 from lockstep.run.environment import describe_environment
@@ -112,11 +112,9 @@ def open_run(path: Path) -> tuple[RunFolder, Config]:
 def decode_config(tree: dict[str, object], path: Path) -> Config:
     """Return the resolved config that the file `path` holds as a tree. Raises ValueError if it can't be read."""
     tree = dict(tree)
-    version = tree.pop("version", None)
-    if type(version) is not int:
+    if "version" not in tree:
         raise ValueError(f"{path} has no version: it was not written by lockstep")
-    if version > VERSION:
-        raise ValueError(f"{path} has version {version}, newer than this lockstep reads ({VERSION}): upgrade lockstep")
+    version = check_version(tree.pop("version"), path)
     return decode(tree, decode(former_defaults(version), Config()))
 
 

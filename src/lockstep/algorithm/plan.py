@@ -16,11 +16,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-__all__ = ["Plan", "PlanConfig", "default_ranks"]
+__all__ = ["NAMED_KINDS", "Plan", "PlanConfig", "default_ranks"]
 
 _PLAYERS_TO_TRAINERS = re.compile(r"([1-9]\d{0,5}):([1-9]\d{0,5})")
 _MAX_RANKS = 1_000_000
-_NAMED_KINDS = ("coupled", "one-player", "one-trainer", "ranks")
+NAMED_KINDS = ("coupled", "one-player", "one-trainer", "ranks")
+"""Values of `plan.kind` other than P:T."""
 
 
 @dataclass(frozen=True)
@@ -59,9 +60,9 @@ class PlanConfig:
     """Fraction of a rollout that every rank collects, with `preempt`."""
 
     def __post_init__(self) -> None:
-        if self.kind not in _NAMED_KINDS and not _PLAYERS_TO_TRAINERS.fullmatch(self.kind):
+        if self.kind not in NAMED_KINDS and not _PLAYERS_TO_TRAINERS.fullmatch(self.kind):
             raise ValueError(
-                f"plan.kind is {self.kind!r}: it must be {', '.join(_NAMED_KINDS)} or P:T, such as 2:1 for 2 players and 1 trainer"
+                f"plan.kind is {self.kind!r}: it must be {', '.join(NAMED_KINDS)} or P:T, such as 2:1 for 2 players and 1 trainer"
             )
         if self.shards is not None and not 1 <= self.shards <= 1_000_000:
             raise ValueError(f"plan.shards is {self.shards}: it must be between 1 and 1,000,000")

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, Literal, get_args, get_origin
 
 from lockstep import presets
+from lockstep.algorithm.plan import NAMED_KINDS
 from lockstep.cli.arguments import Arguments, parser_of
 from lockstep.config.decode import known_fields
 from lockstep.config.flags import SHORT
@@ -25,6 +26,8 @@ _CONFIG_SECTIONS: dict[str, tuple[str, ...] | None] = {
     "check": ("env",),
 }
 """Commands with the flags of the config, and the sections that they take; None: all."""
+_SEVERAL = ("*", "+", "...")
+"""`nargs` of arguments that take any number of words."""
 
 
 def main(argv: Sequence[str]) -> int:
@@ -69,8 +72,28 @@ def _candidates(before: list[str], prefix: str) -> dict[str, str]:
         values = _values(parser, fields, flag, is_first=before[-1] == flag)
         if values is not None:
             return dict.fromkeys(values, "")
-    positional = next((action for action in parser.actions if not action.option_strings), None)
+    positional = _next_positional(parser, _count_positionals(parser, fields, before))
     return dict.fromkeys(_positional_values(positional), "") if positional else {}
+
+
+def _next_positional(parser: Arguments, given: int) -> Action | None:
+    """Return the positional argument that follows `given` others; None if the command takes no more."""
+    actions = [action for action in parser.actions if not action.option_strings]
+    if given < len(actions):
+        return actions[given]
+    return actions[-1] if actions and actions[-1].nargs in _SEVERAL else None
+
+
+def _count_positionals(parser: Arguments, fields: dict[str, Any], before: Sequence[str]) -> int:
+    """Return how many of the words `before` the last one are neither flags nor their values."""
+    count, flag, is_first = 0, "", False
+    for word in before:
+        if word.startswith("-"):
+            flag, is_first = word, "=" not in word
+        else:
+            count += not _takes_value(parser, fields, flag, is_first)
+            is_first = False
+    return count
 
 
 def _config_fields(command: str, parser: Arguments) -> dict[str, Any]:
@@ -97,18 +120,25 @@ def _first_sentence(action: Action) -> str:
     return re.split(r"[;(:]|\. ", action.help or "")[0].strip()
 
 
+def _takes_value(parser: Arguments, fields: dict[str, Any], flag: str, is_first: bool) -> bool:
+    """Return True if the next word may be a value of the flag. `is_first` is True if the flag has no value yet."""
+    action = _action(parser, flag)
+    if action is not None:
+        return action.nargs in _SEVERAL or (is_first and action.nargs != 0)
+    hint = fields.get(flag)
+    return hint is not None and (is_first or any(get_origin(kind) is tuple for kind in (hint, *get_args(hint))))
+
+
 def _values(parser: Arguments, fields: dict[str, Any], flag: str, is_first: bool) -> Sequence[str] | None:
     """Return the values of a flag that may come next, empty if any text may; None if the flag takes no further value."""
-    action = next((action for action in parser.actions if flag in action.option_strings), None)
-    if action is not None:
-        more = action.nargs in ("*", "+")
-        return [str(choice) for choice in action.choices or ()] if more or (is_first and action.nargs != 0) else None
-    hint = fields.get(flag)
-    if hint is None:
+    if not _takes_value(parser, fields, flag, is_first):
         return None
-    choices = list(_names(flag) or _choices(hint))
-    is_list = any(get_origin(kind) is tuple for kind in (hint, *get_args(hint)))
-    return choices if is_first or is_list else None
+    action = _action(parser, flag)
+    return [str(choice) for choice in action.choices or ()] if action else list(_names(flag) or _choices(fields[flag]))
+
+
+def _action(parser: Arguments, flag: str) -> Action | None:
+    return next((action for action in parser.actions if flag in action.option_strings), None)
 
 
 def _names(flag: str) -> Sequence[str]:
@@ -117,6 +147,8 @@ def _names(flag: str) -> Sequence[str]:
     section, _, field = SHORT.get(name, name).partition(".")
     if (section, field) == ("env", "id"):
         return _environments()
+    if (section, field) == ("plan", "kind"):
+        return (*NAMED_KINDS, "1:1")
     return BUILT_IN.get(field, ()) if section == "policy" else ()
 
 
@@ -152,6 +184,6 @@ def _positional_values(action: Action) -> list[str]:
         return presets.names()
     if action.metavar == "ENV":
         return _environments()
-    if action.metavar == "RUN":
+    if action.metavar in ("RUN", "RUN_A", "RUN_B"):
         return sorted(path.parent.name for path in Path(RunConfig.folder).glob("*/config.json"))
     return []

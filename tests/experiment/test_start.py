@@ -4,12 +4,15 @@ from pathlib import Path
 
 import pytest
 
+from lockstep.algorithm.non_finite import NonFinite
 from lockstep.config import VERSION, Config
 from lockstep.config.decode import decode, encode
 from lockstep.experiment import start
 from lockstep.experiment.execute import open_run
 from lockstep.experiment.prepare_resume import prepare_resume
-from lockstep.experiment.start import extended_by, resolve_resume, resolve_start, start_warnings
+from lockstep.experiment.start import extended_by, raise_for_exit_code, resolve_resume, resolve_start, start_warnings
+from lockstep.group.group import RankLost
+from lockstep.processes import exit_codes
 from lockstep.run.folder import RunFolder
 from lockstep.runtime.rank_info import RankInfo
 
@@ -125,3 +128,37 @@ def test_changed_config_is_saved(tmp_path: Path) -> None:
     assert open_run(folder.path)[1] == extended
     with pytest.raises(ValueError, match=r"config.json was changed by another process meanwhile: call resume again"):
         prepare_resume(folder, config, config, None, 1)
+
+
+@pytest.mark.parametrize(
+    ("code", "kind", "start"),
+    [
+        (
+            exit_codes.RANK_LOST,
+            RankLost,
+            "training has failed because a rank hung or its process ended; the messages on the standard error",
+        ),
+        (
+            exit_codes.NON_FINITE,
+            NonFinite,
+            "ranks ended with exit code 3; their messages are on the standard error stream",
+        ),
+        (
+            exit_codes.FAILED,
+            RuntimeError,
+            "ranks ended with exit code 1; their messages are on the standard error stream",
+        ),
+        (
+            exit_codes.BAD_INPUT,
+            ValueError,
+            "ranks ended with exit code 2; their messages are on the standard error stream",
+        ),
+    ],
+)
+def test_exit_code_of_ranks_becomes_an_error(code: int, kind: type[Exception], start: str) -> None:
+    with pytest.raises(kind) as caught:
+        raise_for_exit_code(code)
+    assert type(caught.value) is kind
+    assert str(caught.value).startswith(start)
+    raise_for_exit_code(exit_codes.DONE)
+    raise_for_exit_code(exit_codes.STOPPED_BY_SIGNAL)

@@ -238,13 +238,17 @@ def run_rank(
 
 
 def raise_for_exit_code(code: int) -> None:
-    """Raise the exception for the exit code of ranks, if it is an error. The ranks have printed the details."""
+    """Raise the exception for the exit code of ranks, if it is an error. The ranks or their launcher have printed the details."""
     from lockstep.group.group import RankLost
 
     if code in (DONE, STOPPED_BY_SIGNAL):
         return
+    if code == RANK_LOST:
+        raise RankLost.from_message(
+            "training has failed because a rank hung or its process ended; the messages on the standard error stream name the rank and the cause"
+        )
     message = f"ranks ended with exit code {code}; their messages are on the standard error stream"
     if code == BAD_INPUT:
         raise ValueError(message)
     kind = next((kind for kind, kind_code in exit_codes_by_error().items() if kind_code == code > FAILED), RuntimeError)
-    raise RankLost("one of them", "train", message) if kind is RankLost else kind(message)
+    raise kind(message)

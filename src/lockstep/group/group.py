@@ -22,10 +22,16 @@ __all__ = ["Clock", "Group", "RankLost", "ordered_sum"]
 class RankLost(RuntimeError):
     """A rank died or did not respond in time. The message names the rank, the host and the phase."""
 
+    reported = False
+    """True if that rank has ended with an error that it has reported itself, so that this one adds nothing."""
+
     def __init__(self, who: str, phase: str, why: str) -> None:
         super().__init__(f"{who} is lost in phase '{phase}': {why}")
-        self.reported = False
-        """True if that rank has ended with an error that it has reported itself, so that this one adds nothing."""
+
+    @classmethod
+    def from_message(cls, message: str) -> "RankLost":
+        """Create an error with this message, for a process that does not know which rank was lost."""
+        return cls.__new__(cls, message)
 
 
 class Clock:

@@ -38,8 +38,9 @@ def test_dotted_keys_are_fields(name: str, text: str, tmp_path: Path) -> None:
     ("text", "line"),
     [
         ("ppo.clip: 0.1\nppo:\n  clip: 0.2\n", "{path}: ppo.clip is given twice"),
-        ("ppo.clpi: 0.1\n", "ppo.clpi: unknown key; did you mean ppo.clip?"),
-        ("pop.clip: 0.1\n", "pop.clip: unknown key; did you mean ppo.clip?"),
+        ("ppo.clpi: 0.1\n", "{path}: ppo.clpi: unknown key; did you mean ppo.clip?"),
+        ("ppo: {nonsense: 1}\n", "{path}: ppo.nonsense: unknown key; the section ppo has no such field"),
+        ("pop.clip: 0.1\n", "{path}: pop.clip: unknown key; did you mean ppo.clip?"),
         ("ppo.clip: [1]\n", "ppo.clip is [1]: it must be a finite number or text"),
         ("ppo.clip: 0.1\nppo: 3\n", "ppo is 3: it must be a section with fields below it, such as ppo.learning_rate"),
         ("env.module: os\n", "env.module is 'os': a config file can't import modules"),

@@ -76,6 +76,11 @@ def test_value_is_converted_to_the_type_of_the_field(section: str, field: str, v
         ({"env": {"cuont": 8}}, "env.cuont: unknown key; did you mean env.count?"),
         ({"env": {"clip": 0.1}}, "env.clip: unknown key; did you mean ppo.clip?"),
         ({"ppo": {"learningrate": 0.1}}, "ppo.learningrate: unknown key; did you mean ppo.learning_rate?"),
+        (
+            {"ppo": {"nonsense": 1}},
+            "ppo.nonsense: unknown key; the section ppo has no such field, and no field has a similar name; `lockstep train --help` lists all of "
+            "them",
+        ),
         ({"polcy": {"hidden": [8]}}, "polcy: unknown key; did you mean policy?"),
         ({"clip": 0.1}, "clip: unknown key; did you mean ppo.clip?"),
         ({"xyzzy": 1}, "xyzzy: unknown key; the sections are env, rollout, policy, ppo, curiosity, plan, runtime, run"),

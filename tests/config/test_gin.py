@@ -185,7 +185,7 @@ def test_gin_files_are_checked_like_other_files(tmp_path: Path) -> None:
     config = load({"ppo": {"clip": 0.3, "epochs": 7}}, path, {"run": {"seed": "4"}})
     assert (config.ppo.clip, config.ppo.epochs, config.run.seed) == (0.1, 7, 4)
     for text, line in (
-        ("ppo.clipp = 1", "ppo.clipp: unknown key; did you mean ppo.clip?"),
+        ("ppo.clipp = 1", f"{path}: ppo.clipp: unknown key; did you mean ppo.clip?"),
         ("run.seed = 'a'", "run.seed is 'a': it must be a whole number"),
         ("env.module = 'os'", "env.module is 'os': a config file can't import modules"),
     ):

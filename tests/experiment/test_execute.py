@@ -44,6 +44,12 @@ def test_a_run_of_an_unknown_version_is_refused_in_one_line(version: object, mes
     assert str(caught.value) == f"{tmp_path / 'run' / 'config.json'}: {message}"
 
 
+def test_an_unknown_field_of_a_run_is_named_with_its_file(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="unknown key") as caught:
+        open_run(run_of_version(VERSION, tmp_path / "run", clpi=0.1))
+    assert str(caught.value) == f"{tmp_path / 'run' / 'config.json'}: ppo.clpi: unknown key; did you mean ppo.clip?"
+
+
 def test_a_run_without_a_version_is_refused(tmp_path: Path) -> None:
     RunFolder.create(tmp_path / "run", encode(Config()), {})
     with pytest.raises(ValueError, match="has no version: it was not written by lockstep"):

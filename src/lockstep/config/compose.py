@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from lockstep.config import VERSION, Config
-from lockstep.config.decode import decode, encode, known_sections
+from lockstep.config.decode import check_keys, decode, encode, known_sections
 from lockstep.config.files import read
 from lockstep.config.flags import MODULES
 from lockstep.config.gin_aliases import Iterations
@@ -87,6 +87,10 @@ def _merge_sources(preset: Tree | None, file: Path | None, flags: Tree) -> tuple
     """
     version, file_content = read(file) if file is not None else (VERSION, {})
     file_tree = _nest_dotted_keys(file_content, file)
+    try:
+        check_keys(file_tree)
+    except ValueError as error:
+        raise ValueError(f"{file}: {error}") from None
     for tree in (preset or {}, file_tree):
         _check_modules(tree, flags)
     merged: dict[str, object] = {**former_defaults(version)}

@@ -15,7 +15,7 @@ from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 from lockstep.config import Config
 from lockstep.config.files import parse_yaml
 
-__all__ = ["decode", "encode", "known_fields", "nearest_field"]
+__all__ = ["check_keys", "decode", "encode", "known_fields", "nearest_field"]
 
 _TYPE_DESCRIPTIONS = {
     bool: "true or false",
@@ -39,11 +39,10 @@ def decode(tree: Mapping[str, object], default: Config) -> Config:
     Raises ValueError, with a one-line message, for an unknown section or field (the message names the nearest known
     one), for a value of the wrong type (it describes the right one), and if a section rejects its values.
     """
+    check_keys(tree)
     sections: dict[str, Any] = {}
     for name, content in tree.items():
-        section = getattr(default, name, None) if name in known_sections() else None
-        if section is None:
-            raise _unknown_key(str(name))
+        section = getattr(default, name)
         if content is None:
             continue
         if not isinstance(content, Mapping):
@@ -51,13 +50,21 @@ def decode(tree: Mapping[str, object], default: Config) -> Config:
                 f"{name} is {_short_repr.repr(content)}: it must be a section with fields below it, such as {_example_field(name)}"
             )
         hints = get_type_hints(type(section))
-        values = {}
-        for key, value in content.items():
-            if key not in hints:
-                raise _unknown_key(f"{name}.{key}")
-            values[key] = _decode_value(value, hints[key], f"{name}.{key}")
+        values = {key: _decode_value(value, hints[key], f"{name}.{key}") for key, value in content.items()}
         sections[name] = dataclasses.replace(section, **values)
     return dataclasses.replace(default, **sections)
+
+
+def check_keys(tree: Mapping[str, object]) -> None:
+    """Raise ValueError, with a one-line message, for an unknown section or field. The message names the nearest known one."""
+    kinds = get_type_hints(Config)
+    for name, content in tree.items():
+        if name not in kinds:
+            raise _unknown_key(str(name))
+        fields = get_type_hints(kinds[name])
+        for key in content if isinstance(content, Mapping) else ():
+            if key not in fields:
+                raise _unknown_key(f"{name}.{key}")
 
 
 def encode(config: Config) -> dict[str, dict[str, object]]:
@@ -99,9 +106,15 @@ def nearest_field(path: str) -> str | None:
 
 def _unknown_key(path: str) -> ValueError:
     """Return the error for an unknown section or `section.field`."""
+    section = path.partition(".")[0]
     path = _short_repr.repr(path)[1:-1]
     if "." in path:
         suggestion = nearest_field(path)
+        if suggestion is None and section in known_sections():
+            return ValueError(
+                f"{path}: unknown key; the section {section} has no such field, and no field has a similar name; "
+                "`lockstep train --help` lists all of them"
+            )
     else:
         similarity = {known: SequenceMatcher(None, path, known).ratio() for known in known_sections()}
         best = max(similarity, key=lambda known: similarity[known])

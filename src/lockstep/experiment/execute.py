@@ -115,7 +115,10 @@ def decode_config(tree: dict[str, object], path: Path) -> Config:
     if "version" not in tree:
         raise ValueError(f"{path} has no version: it was not written by lockstep")
     version = check_version(tree.pop("version"), path)
-    return decode(tree, decode(former_defaults(version), Config()))
+    try:
+        return decode(tree, decode(former_defaults(version), Config()))
+    except ValueError as error:
+        raise ValueError(f"{path}: {error}") from None
 
 
 def execute(

@@ -126,11 +126,22 @@ def test_a_pruned_run_says_so(tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("undrawn")
-def test_a_run_that_ended_before_its_budget_was_used_up_says_so(tmp_path: Path) -> None:
-    folder = make_run(tmp_path, metrics=rows(9))
+@pytest.mark.parametrize(
+    ("goal", "hook", "reason"),
+    [
+        (7.5, False, "because run.stop_at_return (7.5) was reached."),
+        (7.5, True, "by a hook."),
+        (None, True, "by a hook."),
+        (None, False, "by run.stop_at_return or a hook."),
+    ],
+)
+def test_a_run_that_ended_before_its_budget_was_used_up_says_why(
+    goal: float | None, hook: bool, reason: str, tmp_path: Path
+) -> None:
+    folder = make_run(tmp_path, metrics=rows(9), run={"stop_at_return": goal})
     folder.checkpoint(9).mkdir(parents=True)
-    (folder.checkpoint(9) / "state.json").write_text('{"complete": true}')
-    assert "Finished after 9 of 30 iterations, by run.stop_at_return or a hook." in read(folder).words
+    (folder.checkpoint(9) / "state.json").write_text(json.dumps({"complete": True, "hook_stops": hook}))
+    assert f"Finished after 9 of 30 iterations, {reason}" in read(folder).words
 
 
 @pytest.mark.usefixtures("undrawn")

@@ -146,6 +146,8 @@ class RunSummary:
     """Rows of evaluations.jsonl: the evaluations during training."""
     best_checkpoint: int | None = None
     """Iteration of the checkpoint with the highest mean return in these evaluations."""
+    ended_by_hook: bool = False
+    """True if a hook ended training before the budget was used up."""
 
     @property
     def goal(self) -> float | None:
@@ -243,6 +245,7 @@ def summarize(folder: RunFolder) -> RunSummary:
         metrics=rows,
         evaluations=folder.evaluations(),
         best_checkpoint=None if best is None else best.iteration,
+        ended_by_hook=done < planned and folder.ended_by_hook(done),
     )
 
 

@@ -61,6 +61,23 @@ def test_runs_that_differ_in_the_seed_alone_have_no_differences(tmp_path: Path) 
     assert re.search(r"\bnew \d new 0 0 s – –", words), "a run without metrics is listed"
 
 
+@pytest.mark.usefixtures("undrawn")
+def test_a_run_with_a_repeated_seed_does_not_count(tmp_path: Path) -> None:
+    unfinished = make_run(tmp_path, "begun", rows(7), run={"seed": 1})
+    folders = [unfinished, *runs(tmp_path)[:2], make_run(tmp_path, "again", rows(return_mean_20=10.0), run={"seed": 1})]
+    for folder in (unfinished, folders[3]):  # the config of the others has `compile`
+        tree = folder.tree() | {"runtime": {"compile": "off"}}
+        folder.rewrite(tree)
+    words = Page(write_comparison(folders, tmp_path / "page.html", ["a"])).words
+    assert "2 seeds: wide-1, wide-2 2 15 [10, 20]" in words
+    assert (
+        "Left out of results and curves: again (config and seed of wide-1), begun (config and seed of wide-1)." in words
+    )
+    alone = Page(write_comparison([folders[1], folders[3]], tmp_path / "page.html", ["a"])).words
+    assert "There is one run per experiment, so nothing is known about other seeds." in alone
+    assert "[10, 10]" not in alone
+
+
 def test_figures_show_values_of_all_experiments(tmp_path: Path) -> None:
     text = write_comparison(runs(tmp_path), tmp_path / "page.html", ["a"]).read_text()
     assert "2,304 steps" in text

@@ -1,5 +1,6 @@
 """HTML report of several runs, or of the runs of a sweep: curves, differences of their configs, and results over seeds."""
 
+import json
 import math
 import os
 import shlex
@@ -54,8 +55,9 @@ def write_comparison(
     started = [member for member in members if member.summary.metrics]
     if not started:
         raise ValueError(f"{folders[0]} has no metrics yet, like all other runs: no report can be written")
-    check_environment(runs := [member.recorded() for member in started])
-    experiments = group_by_experiment(runs)
+    check_environment([member.recorded() for member in started])
+    independent, repeats = _without_repeats(started)
+    experiments = group_by_experiment([member.recorded() for member in independent])
     by_name = {member.name: member for member in started}
     groups = [[by_name[run.name] for run in experiment.runs] for experiment in experiments]
     goals = {member.summary.goal for member in started}
@@ -71,6 +73,7 @@ def write_comparison(
         "states": _counts(members),
         "search": search_content(history, commands) if history else None,
         "experiments": [_results(*row) for row in zip(experiments, groups, _css_colors(experiments), strict=True)],
+        "repeats": repeats,
         "legend": _legend(experiments),
         "bands": band_text(experiments),
         "curves": list(_curves(experiments, goal)),
@@ -86,6 +89,22 @@ def _named(folders: Sequence[RunFolder]) -> Iterator[tuple[str, RunFolder]]:
     names = [folder.path.resolve().name for folder in folders]
     for name, folder in zip(names, folders, strict=True):
         yield name if names.count(name) == 1 else str(folder), folder
+
+
+def _without_repeats(members: Sequence[_Member]) -> tuple[list[_Member], list[tuple[str, str]]]:
+    """Return the members without those that repeat the config and the seed of another one, and the names of each of these and of its original.
+
+    A repeated run says nothing about other seeds, so it must not make an interval over seeds narrower. A finished run is preferred as original.
+    """
+    originals: dict[str, _Member] = {}
+    repeats = []
+    for member in sorted(members, key=lambda member: member.summary.status != "finished"):
+        key = json.dumps([member.recorded().experiment, member.summary.config.run.seed], sort_keys=True)
+        original = originals.setdefault(key, member)
+        if original is not member:
+            repeats.append((member.name, original.name))
+    repeated = {name for name, _ in repeats}
+    return [member for member in members if member.name not in repeated], repeats
 
 
 def _counts(members: Sequence[_Member]) -> str:

@@ -76,6 +76,18 @@ def test_missing_run_is_reported_in_one_line(
         assert output(capsys, verb, word) == (2, "", f"lockstep: {line}\n")
 
 
+@pytest.mark.parametrize("verb", ["resume", "export", "watch", "digest", "report"])
+def test_command_that_takes_no_model_of_the_hub_says_so(
+    here: Path, verb: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    make_run("first", [])
+    code, _, error = output(capsys, verb, "hub:me/first")
+    assert (code, error.count("\n")) == (2, 1)
+    assert error.startswith(
+        "lockstep: 'hub:me/first' is a model on the Hub: give a run folder, or its name in runs/; only"
+    )
+
+
 def test_missing_run_names_the_five_newest(here: Path) -> None:
     for number in range(7):
         make_run(f"run-{number}", [])

@@ -5,9 +5,11 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from types import ModuleType
 
+from lockstep.run.locate import HUB_PREFIX
+
 __all__ = ["PREFIX", "Repository", "client", "readable_errors"]
 
-PREFIX = "hub:"
+PREFIX = HUB_PREFIX
 _MISSING = "the Hub needs huggingface_hub; pip install 'lockstep-rl[hub]'"
 
 

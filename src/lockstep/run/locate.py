@@ -5,8 +5,10 @@ from pathlib import Path
 
 from lockstep.run.settings import RunConfig
 
-__all__ = ["locate", "locate_checkpoint", "locate_sweep"]
+__all__ = ["HUB_PREFIX", "locate", "locate_checkpoint", "locate_sweep"]
 
+HUB_PREFIX = "hub:"
+"""Beginning of the name of a model on the Hugging Face Hub."""
 _NEWEST = 5
 """Number of runs that an error message lists."""
 
@@ -14,7 +16,7 @@ _NEWEST = 5
 def locate(text: str) -> Path:
     """Return the folder of a run, given by path or by its name inside `runs/`.
 
-    Raises ValueError if there is no such run; the message names the nearest and the newest runs of `runs/`.
+    Raises ValueError if there is no such run; the message names the nearest and the newest runs of `runs/`. A model on the Hub is no run folder.
     """
     root = Path(RunConfig.folder)
     candidates = [Path(text), root / text]
@@ -28,6 +30,11 @@ def locate(text: str) -> Path:
         raise ValueError(f"{there} is not a run: it holds no config.json{hint}")
     if text and Path(text).exists():
         raise ValueError(f"{text} is not a run: a run is a folder")
+    if text.startswith(HUB_PREFIX):
+        raise ValueError(
+            f"{text!r} is a model on the Hub: give a run folder, or its name in {root}/; only `lockstep play` and `lockstep eval`, and in Python "
+            "lockstep.load and lockstep.evaluate, take models on the Hub"
+        )
     newest = sorted(root.glob("*/config.json"), key=lambda path: path.stat().st_mtime, reverse=True)
     known = [path.parent.name for path in newest]
     close = get_close_matches(Path(text).name, known, 1)

@@ -90,6 +90,39 @@ def test_the_text_of_the_card() -> None:
     assert "replay" not in write_card(run, EVALUATED, "me/first", None)
 
 
+@pytest.mark.parametrize(
+    ("actions", "words"), [("most probable", "the most probable actions"), ("drawn", "sampled actions")]
+)
+def test_actions_of_the_evaluation_are_no_code(actions: str, words: str) -> None:
+    card = write_card(summary(), dataclasses.replace(EVALUATED, actions=actions), "me/first", None)
+    assert f"3 episodes that were not used for training, with {words} (`evaluation.json`):" in card
+
+
+@pytest.mark.parametrize(
+    ("env_id", "extras"),
+    [
+        ("CartPole-v1", "hub"),
+        ("Mine-v0", "hub"),
+        ("LunarLander-v3", "hub,box2d"),
+        ("lunarlander-no-velocity", "hub,box2d"),
+        ("HalfCheetah-v5", "hub,mujoco"),
+        ("ALE/Pong-v5", "hub,atari"),
+        ("mpe2/simple_spread_v3", "hub,pettingzoo"),
+    ],
+)
+def test_install_line_has_the_extra_of_the_environment(env_id: str, extras: str) -> None:
+    card = write_card(summary(env_id=env_id), EVALUATED, "me/first", None)
+    assert f"```sh\npip install 'lockstep-rl[{extras}]'\nlockstep play hub:me/first\n" in card
+
+
+def test_a_run_with_envpool_needs_it_to_be_repeated() -> None:
+    config = Config()
+    pooled = dataclasses.replace(config, env=dataclasses.replace(config.env, engine="envpool"))
+    card = write_card(summary(config=pooled), EVALUATED, "me/first", None)
+    assert "```sh\npip install 'lockstep-rl[envpool]'\nlockstep train " in card
+    assert "pip install 'lockstep-rl[hub]'\n" in card
+
+
 def test_the_claim_of_reproducibility_depends_on_the_run() -> None:
     config = Config()
     inexact = dataclasses.replace(config, plan=dataclasses.replace(config.plan, exact=False))

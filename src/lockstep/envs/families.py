@@ -24,6 +24,7 @@ __all__ = [
     "Family",
     "base_of",
     "check_id",
+    "extra_of",
     "family_of",
     "games",
     "is_vector_only",
@@ -82,6 +83,13 @@ def family_of(env_id: str) -> Family:
     if not isinstance(entry, str):
         return _OTHER
     return next((family for family in FAMILIES if entry.startswith(family.entry_prefix)), _OTHER)
+
+
+def extra_of(env_id: str) -> str | None:
+    """Return the extra of lockstep that installs the packages of an environment, which need not be installed; None: it needs no extra."""
+    if is_parallel_id(env_id):
+        return "pettingzoo"
+    return (ATARI if is_game(env_id) else family_of(base_of(env_id))).extra
 
 
 def is_vector_only(env_id: str) -> bool:

@@ -5,11 +5,14 @@ from collections.abc import Iterable, Iterator
 from statistics import fmean, stdev
 
 from lockstep.config.flags import as_text
+from lockstep.envs.families import extra_of
 from lockstep.report.summary import Evaluated, RunSummary
 
 __all__ = ["write_card"]
 
 _TABLE = "| | |\n| --- | --- |"
+_ACTIONS = {"most probable": "the most probable actions", "drawn": "sampled actions"}
+"""Text for the kinds of actions of an evaluation."""
 _TAGS = ("reinforcement-learning", "ppo", "lockstep")
 
 
@@ -96,7 +99,8 @@ def _results(run: RunSummary, evaluated: Evaluated) -> Iterator[str]:
     if run.goal is not None:
         reached = f"reached after {run.solved.env_steps:,} training steps" if run.solved else "not reached in training"
         rows += [("target return", f"{run.goal:g}: {reached}")]
-    yield f"{len(result.returns)} episodes that were not used for training, {_code(evaluated.actions)} actions (`evaluation.json`):"
+    actions = _ACTIONS.get(evaluated.actions) or f"{_code(evaluated.actions)} actions"
+    yield f"{len(result.returns)} episodes that were not used for training, with {actions} (`evaluation.json`):"
     yield _TABLE + "".join(f"\n| {name} | {value} |" for name, value in rows)
     yield (
         "The interval is the normal approximation, 1.96 s / √n, over episodes of this single run; a run with another seed may have another "
@@ -109,9 +113,10 @@ def _usage(run: RunSummary, repository: str) -> Iterator[str]:
     if module and not re.fullmatch(r"\w+(\.\w+)*", module):
         module = None  # not a module name: do not put it into a command that users copy
     option = f" --env.module {module}" if module else ""
+    extras = ",".join(filter(None, ("hub", extra_of(run.config.env.id))))
     yield _fence(
         "sh",
-        f"pip install 'lockstep-rl[hub]'\nlockstep play hub:{repository}{option}\nlockstep eval hub:{repository}{option}",
+        f"pip install 'lockstep-rl[{extras}]'\nlockstep play hub:{repository}{option}\nlockstep eval hub:{repository}{option}",
     )
     program = f"import {module}  # registers the environment\n" * bool(module)
     program += f'import lockstep\n\npolicy = lockstep.load("hub:{repository}")\naction = policy.act(observation, info)'
@@ -128,7 +133,9 @@ def _repeat(run: RunSummary, evaluated: Evaluated) -> Iterator[str]:
     if run.command is None:
         yield f"The environment {_code(run.config.env.id)} was defined by a program. Use that program to repeat the run."
     else:
-        yield _fence("sh", run.command)
+        # agents play in environments of Gymnasium, so only training needs this extra
+        install = "pip install 'lockstep-rl[envpool]'\n" if run.config.env.engine == "envpool" else ""
+        yield _fence("sh", install + run.command)
     yield (
         f"Digest (SHA-256) of the weights and running statistics after iteration {evaluated.iteration:,}: {_code(evaluated.digest)}"
     )

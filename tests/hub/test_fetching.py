@@ -109,6 +109,29 @@ def test_missing_network_is_reported(hub: FakeHub, monkeypatch: pytest.MonkeyPat
             lockstep.load("hub:me/first")
 
 
+def test_downloaded_model_is_used_offline(
+    hub: FakeHub, model: dict[str, bytes], trained: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from huggingface_hub import constants
+
+    monkeypatch.chdir(tmp_path)
+    with pytest.MonkeyPatch.context() as before:
+        before.setattr(constants, "HF_HUB_OFFLINE", True)
+        with pytest.raises(ValueError, match=r"^HF_HUB_OFFLINE is set: hub:me/first is not in the cache"):
+            lockstep.load("hub:me/first")
+    folder = fetch(Repository.parse("hub:me/first"))
+    hub.requests.clear()
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
+    assert lockstep.load("hub:me/first").digest == lockstep.load(trained).digest
+    assert main(["eval", "hub:me/first", "--episodes", "1"]) == 0
+    assert fetch(Repository.parse(f"hub:me/first@{folder.name}"), 4) == folder
+    with pytest.raises(ValueError, match=r"has checkpoints of 4$"):
+        fetch(Repository.parse("hub:me/first"), 3)
+    with pytest.raises(ValueError, match=r"hub:me/first@other is not in the cache .*; .* must be main or a commit$"):
+        fetch(Repository.parse("hub:me/first@other"))
+    assert hub.requests == []
+
+
 def test_unsupported_models_and_checkpoints_are_refused(hub: FakeHub, model: dict[str, bytes], tmp_path: Path) -> None:
     hub.models["me/other"] = {"config.json": b"{}", "model.safetensors": b""}
     with pytest.raises(ValueError, match="hub:me/other is not a lockstep model"):

@@ -2,6 +2,7 @@
 
 import re
 from pathlib import Path
+from types import ModuleType
 
 from lockstep.hub.files import AGENT, CONFIG, STATE
 from lockstep.hub.repository import PREFIX, Repository, client, readable_errors
@@ -41,8 +42,17 @@ def fetch(repository: Repository, iteration: int | None = None) -> Path:
 
     `iteration` None means the newest checkpoint. Return a folder with the layout of a run folder. Raises ValueError if the model does not
     exist, is private, was not made by lockstep or is too large, or if the Hub cannot be reached. The message is one line.
+
+    In the client's offline mode, the newest downloaded version is returned.
     """
     hub = client()
+    if hub.constants.HF_HUB_OFFLINE:
+        folder = _newest_download(hub, repository)
+        files = (path for path in folder.rglob("*") if path.is_file())
+        _files_to_download(
+            repository, {str(path.relative_to(folder)): path.stat().st_size for path in files}, iteration
+        )
+        return folder
     api = hub.HfApi()
     with readable_errors(repository):
         info = api.model_info(repository.id, revision=repository.revision, files_metadata=True, timeout=_TIMEOUT)
@@ -51,6 +61,23 @@ def fetch(repository: Repository, iteration: int | None = None) -> Path:
         # files of this commit, even if another one is pushed during the download
         paths = [Path(api.hf_hub_download(repository.id, name, revision=info.sha)) for name in names]
     return paths[0].parent
+
+
+def _newest_download(hub: ModuleType, repository: Repository) -> Path:
+    """Return the folder in the client's cache with the version of the model that was downloaded last. Raises ValueError if there is none."""
+    try:
+        models = [repo for repo in hub.scan_cache_dir().repos if repo.repo_type == "model"]
+    except hub.errors.CacheNotFound:
+        models = []
+    versions = [version for repo in models if repo.repo_id == repository.id for version in repo.revisions]
+    wanted = [version for version in versions if repository.revision in (None, "main", version.commit_hash)]
+    if not wanted:
+        raise ValueError(
+            f"HF_HUB_OFFLINE is set: {PREFIX}{repository.id}{f'@{repository.revision}' if repository.revision else ''} is not in the cache of the "
+            "Hub client; a model must be downloaded first, and a revision must be main or a commit"
+        )
+    path: Path = max(wanted, key=lambda version: version.last_modified).snapshot_path
+    return path
 
 
 def _files_to_download(repository: Repository, sizes: dict[str, int | None], iteration: int | None) -> list[str]:

@@ -74,8 +74,8 @@ def section(rows: Sequence[dict[str, float]]) -> list[str]:
         "## DD-PPO",
         "",
         f"Wijmans et al. (2020, arXiv:1911.00357) report a speedup of {published:g} on 128 GPUs over one GPU, with 4 environments of 128 steps per GPU, 2 epochs of 2",
-        "minibatches, and a preemption threshold: when 60 % of the GPUs have finished their rollouts, the others stop collecting. lockstep has no such threshold:",
-        "its results must not depend on time. `benchmarks/ddppo.py` therefore computes the threshold itself, with draws as in the model.",
+        "minibatches, and a preemption threshold: when 60 % of the GPUs have finished their rollouts, the others stop collecting (`plan.preempt`). `lockstep bench",
+        "simulate` predicts exact plans only, so `benchmarks/ddppo.py` computes the threshold itself, with draws as in the model.",
         "",
         "These numbers are assumed; none was fitted to the published speedup:",
         "",
@@ -96,5 +96,5 @@ def section(rows: Sequence[dict[str, float]]) -> list[str]:
         *lines,
         "",
         f"With the assumed standard deviation, the predicted speedup is {assumed:.0f}, {difference} the published one. The last column is the same work on lockstep: without",
-        "a threshold, with gradients that go through the memory of the host and gloo, and with one network interface for the 8 ranks of a host.",
+        "a threshold, with gradients that are added in the memory of each host and along the chain of hosts through gloo.",
     ]

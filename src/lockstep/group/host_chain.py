@@ -101,7 +101,7 @@ class HostChain:
     def _receive(
         self, sums: Tensor, columns: int, peer: int | None, tag: int, phase: str
     ) -> list[tuple[Tensor, dist.Work]]:
-        """Start to receive pieces of `columns` columns of a tensor like `sums`. None if there is no `peer`."""
+        """Start to receive a tensor like `sums`, in pieces of `columns` columns. Return each piece and its work; nothing without a `peer`."""
         pieces = [] if peer is None else torch.empty_like(sums).split(columns)
         return [
             (piece, self._p2p.receive(piece.view(torch.uint8), peer, tag, phase))

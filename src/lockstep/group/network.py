@@ -224,9 +224,9 @@ class NetworkGroup(Group):
         if len(members) == 1:
             return Solo(counts if self.rank in members else (), self.clock)
         nccl_group = dist.new_group(list(members), backend="nccl") if p2p.nccl else None
-        assert nccl_group is None or isinstance(nccl_group, dist.ProcessGroup)
         chain = self._make_chain(members, counts)
         if self.rank in members:
+            assert nccl_group is None or isinstance(nccl_group, dist.ProcessGroup)
             return _Subgroup(p2p, members, counts, self.clock, nccl_group, chain)
         p2p.reserve_tags(2)
         return Solo((), self.clock)

@@ -1,4 +1,4 @@
-"""Train the first 10 iterations of every fast preset that has an environment, with portable bits, and compare their digests with benchmarks/digests.json.
+"""Train the first 10 iterations of every preset that has an environment, with portable bits, and compare their digests with benchmarks/digests.json.
 
     python benchmarks/digests.py [PRESET …] [--compile off on] [--emulate Haswell]
 
@@ -25,8 +25,6 @@ from lockstep.run.environment import processor_type
 HERE = Path(__file__).parent
 RESULTS = HERE / "digests.json"
 ITERATIONS = 10
-SLOW = ("montezuma-rnd",)
-"""Presets whose 10 iterations take minutes."""
 
 
 def on_iteration(iteration: Any) -> None:
@@ -79,7 +77,7 @@ def record(preset: str, compiled: str, digest: str, processor: str) -> str:
 
 def main() -> int:
     """Train, and write the file after every run."""
-    fast = [name for name in presets.names() if name not in SLOW and presets.family(name) is None]
+    fast = [name for name in presets.names() if presets.family(name) is None]
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("presets", nargs="*", default=fast, metavar="PRESET")
     parser.add_argument("--compile", nargs="+", choices=("off", "on"), default=["off", "on"])

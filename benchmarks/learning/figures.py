@@ -1,5 +1,6 @@
 """Figures of a table: learning curves, and performance profiles with the aggregate over all tasks."""
 
+import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -8,10 +9,12 @@ import numpy as np
 from aggregate import Band, Floats, curve, estimate, profile
 from table_results import Runs
 
-from lockstep.report.style import BLUE, GRAY, VERMILION, axis, saved_figure
+from lockstep.report.style import BLUE, GRAY, GREEN, VERMILION, axis, saved_figure
 
 PROGRAMS = (("lockstep", "lockstep", BLUE), ("sb3", "Stable-Baselines3 (zoo)", VERMILION))
 """Key, name and color of each program."""
+PUBLISHED: Mapping[str, Any] = json.loads((Path(__file__).parent / "published.json").read_text(encoding="utf-8"))
+"""Learning curves that others have published, by task: name, source and curve."""
 _COLUMNS = 3
 _POINTS = 40
 
@@ -28,6 +31,8 @@ def draw_curves(lockstep: Mapping[str, Runs], sb3: Mapping[str, Runs], path: Pat
                 runs = found[program].get(name)
                 if runs and (curves := _drawable(runs)):
                     _draw_band(axes, *_band(curves), label, color)
+            if published := PUBLISHED.get(name):
+                axes.plot(*published["curve"].values(), color=GREEN, label=published["name"])
             axis(matplotlib, axes, "steps", lockstep[name].task.steps, label=place >= len(tasks) - _COLUMNS)
             axes.set_title(name, fontsize=12)
         _legend(figure)
@@ -71,9 +76,10 @@ def _draw_band(axes: Any, places: Floats, band: Band, label: str, color: str) ->
 
 
 def _legend(figure: Any) -> None:
-    """Name the programs above the figure, if there are two."""
+    """Name the curves above the figure, if there are several."""
     lines = {line.get_label(): line for axes in figure.axes for line in axes.lines}
-    shown = [(lines[label], label) for _, label, _ in PROGRAMS if label in lines]
+    names = [label for _, label, _ in PROGRAMS] + [published["name"] for published in PUBLISHED.values()]
+    shown = [(lines[label], label) for label in names if label in lines]
     if len(shown) > 1:
         handles, labels = zip(*shown, strict=True)
         figure.legend(handles, labels, loc="outside upper center", ncols=2, frameon=False)

@@ -9,12 +9,12 @@ import argparse
 import math
 import re
 import statistics
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from aggregate import estimate
 from comparison import UNTUNED, comparison
-from figures import draw_curves, draw_profiles
+from figures import PUBLISHED, draw_curves, draw_profiles
 from markdown import interval, number, speed
 from readme import results_table
 from records import RESULTS
@@ -43,7 +43,7 @@ def section(table: Table, folder: Path, page: Path) -> str:
         return "\n".join([*lines, *_definitions(results), "", *_unfinished(results, curves)])
     lines += [*_returns(results), "", *_speed(results), ""]
     draw_curves(results.lockstep, results.sb3, curves)
-    lines.append(f"![Learning curves of {table.name}](learning/{curves.name})")
+    lines += [*_published(results.lockstep), f"![Learning curves of {table.name}](learning/{curves.name})"]
     if pooled := results.pooled("lockstep"):
         draw_profiles({"lockstep": pooled, "sb3": results.pooled("sb3")}, profiles)
         programs = [f"lockstep {interval(estimate(pooled))}"]
@@ -75,7 +75,15 @@ def _unfinished(results: TableResults, curves: Path) -> list[str]:
                 f"- {name}, seed {record['seed']}: {record['steps']:,} of {runs.task.steps:,} steps. The mean return of the training episodes of the last "
                 f"interval of the curve, which ends at {steps:,} steps, is {number(mean)}."
             )
-    return [*lines, "", f"![Learning curves of {results.table.name}](learning/{curves.name})"]
+    lines += ["", *_published(results.unfinished)]
+    return [*lines, f"![Learning curves of {results.table.name}](learning/{curves.name})"]
+
+
+def _published(tasks: Iterable[str]) -> list[str]:
+    """Return lines about the published curves of tasks, which end with an empty line."""
+    found = [(name, PUBLISHED[name]) for name in tasks if name in PUBLISHED]
+    lines = [f"{name}: the curve “{published['name']}” is from {published['source']}." for name, published in found]
+    return [line for text in lines for line in (text, "")]
 
 
 def _returns(results: TableResults) -> list[str]:

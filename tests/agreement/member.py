@@ -87,6 +87,10 @@ TASKS = {
             "gru", core_layers=2, normalize_observations=True, shared=True, distribution="gaussian-state-std"
         ),
     ),
+    "gsde": Config(
+        env=PENDULUM,
+        policy=PolicyConfig(hidden=(16,), distribution="gsde", sde_sample_freq=3, normalize_observations=True),
+    ),
     "impala": Config(env=sample_env("Stack"), policy=PolicyConfig(encoder="impala", shared=True)),
     "image": Config(env=sample_env("Stack"), policy=PolicyConfig(encoder="tiny")),
     "dict": Config(
@@ -158,6 +162,7 @@ MATRICES = {
             ("image", {"shared": SHARED, "vtrace": VTRACE}),
             ("dict", {"own": OWN, "shared": SHARED}),
             ("masked", {"own": OWN, "vtrace": VTRACE}),
+            ("gsde", {"own": OWN, "vtrace": VTRACE}),
             ("wrapped", {"own": OWN, "shared": SHARED}),
             ("vector", {"own": OWN}),
         )

@@ -34,9 +34,10 @@ def with_pytorch_policy(agent: Agent) -> Agent:
         (CONTINUOUS, {"squash": True, "log_std": 1.0, "shared": True}),
         (CONTINUOUS, {"distribution": "gaussian-state-std"}),
         (CONTINUOUS, {"distribution": "beta"}),
+        (CONTINUOUS, {"distribution": "gsde", "sde_sample_freq": 2, "squash": True}),
         (CONTINUOUS, {"distribution": "laplace", "head_hidden": (5,)}),
     ],
-    ids=["discrete", "clipped", "squashed", "state", "beta", "registered"],
+    ids=["discrete", "clipped", "squashed", "state", "beta", "gsde", "registered"],
 )
 def test_numpy_pytorch_and_kernels_give_the_same_actions(
     spaces: Spaces, settings: dict[str, object], dtype: torch.dtype

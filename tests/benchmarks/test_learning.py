@@ -178,7 +178,9 @@ def test_runs_that_are_not_finished_are_shown_until_a_result_is_stored(
     text = learning.tables.section(table, results, tmp_path / "learning.md")
     assert "- Pong, seed 0: 2,000,000 of 10,000,000 steps." in text
     assert "which ends at 2,000,000 steps, is 20." in text
-    assert (tmp_path / "learning" / "atari-curves.svg").exists()
+    assert "Pong: the curve “Stable-Baselines3 (zoo), published” is from https://" in text
+    drawn = (tmp_path / "learning" / "atari-curves.svg").read_text()
+    assert "Stable-Baselines3 (zoo), published" in drawn
     write_results(learning, results, "atari", task, [20.0])
     assert "not finished" not in learning.tables.section(table, results, tmp_path / "learning.md")
 

@@ -25,8 +25,9 @@ SMALL = (
     [
         ("--policy.distribution", "beta"),
         ("--policy.distribution", "gaussian-state-std", "--policy.core", "gru", "--policy.head-hidden", 8),
+        ("--policy.distribution", "gsde", "--policy.sde-sample-freq", 8),
     ],
-    ids=["beta", "gaussian-state-std"],
+    ids=["beta", "gaussian-state-std", "gsde"],
 )
 def test_a_run_resumes_acts_and_is_exported(run_cli, tmp_path: Path, flags: tuple[object, ...]) -> None:
     assert run_cli("train", *SMALL, *flags, "--run.checkpoint-every", 1, "--name", "first").rc == 0

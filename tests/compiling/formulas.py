@@ -87,6 +87,12 @@ CASES = {
         PolicyConfig(hidden=(16,), distribution="gaussian-state-std"),
         PPOConfig(),
     ),
+    "gsde": (
+        CONTINUOUS,
+        torch.float32,
+        PolicyConfig(hidden=(16,), distribution="gsde", shared=True),
+        PPOConfig(entropy=0.01),
+    ),
     "beta in float64": (
         CONTINUOUS,
         torch.float64,

@@ -1,3 +1,4 @@
+import re
 from pathlib import Path
 
 import pytest
@@ -41,8 +42,11 @@ def test_dotted_keys_are_fields(name: str, text: str, tmp_path: Path) -> None:
         ("ppo.clpi: 0.1\n", "{path}: ppo.clpi: unknown key; did you mean ppo.clip?"),
         ("ppo: {nonsense: 1}\n", "{path}: ppo.nonsense: unknown key; the section ppo has no such field"),
         ("pop.clip: 0.1\n", "{path}: pop.clip: unknown key; did you mean ppo.clip?"),
-        ("ppo.clip: [1]\n", "ppo.clip is [1]: it must be a finite number or text"),
-        ("ppo.clip: 0.1\nppo: 3\n", "ppo is 3: it must be a section with fields below it, such as ppo.learning_rate"),
+        ("ppo.clip: [1]\n", "{path}: ppo.clip is [1]: it must be a finite number or text"),
+        (
+            "ppo.clip: 0.1\nppo: 3\n",
+            "{path}: ppo is 3: it must be a section with fields below it, such as ppo.learning_rate",
+        ),
         ("env.module: os\n", "env.module is 'os': a config file can't import modules"),
     ],
 )
@@ -51,6 +55,16 @@ def test_dotted_keys_are_checked_like_fields(text: str, line: str, file: Path) -
     with pytest.raises(ValueError, match=r".") as caught:
         load(None, file, {})
     assert str(caught.value).startswith(line.format(path=file))
+
+
+def test_the_file_is_named_only_for_values_that_it_sets(file: Path) -> None:
+    line = r"ppo.epochs is -1: it must be at least 1"
+    for preset, flags in (({}, {"ppo": {"epochs": -1}}), ({"ppo": {"clip": "x"}}, {})):
+        with pytest.raises(ValueError, match=r"^ppo\."):
+            load(preset, file, flags)
+    file.write_text("ppo:\n  epochs: -1\n")
+    with pytest.raises(ValueError, match=re.escape(f"{file}: {line}")):
+        load(None, file, {})
 
 
 def test_no_sources_give_the_defaults() -> None:

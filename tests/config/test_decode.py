@@ -171,7 +171,7 @@ def values_of(hint: Any) -> st.SearchStrategy[Any]:
 
 CHECKED_BY_SECTION = {
     ("ppo", "clip_rewards"),
-    ("policy", "value_hidden"),
+    *(("policy", name) for name in ("value_hidden", "sde_sample_freq")),
     *(("env", name) for name in ("wrappers", "info_metrics", "on_fault")),
     *(("curiosity", name) for name in ("share", "combine", "kind", "capacity")),
     *(("plan", name) for name in ("kind", "players", "trainers", "lag")),

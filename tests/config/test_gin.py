@@ -186,7 +186,7 @@ def test_gin_files_are_checked_like_other_files(tmp_path: Path) -> None:
     assert (config.ppo.clip, config.ppo.epochs, config.run.seed) == (0.1, 7, 4)
     for text, line in (
         ("ppo.clipp = 1", f"{path}: ppo.clipp: unknown key; did you mean ppo.clip?"),
-        ("run.seed = 'a'", "run.seed is 'a': it must be a whole number"),
+        ("run.seed = 'a'", f"{path}: run.seed is 'a': it must be a whole number"),
         ("env.module = 'os'", "env.module is 'os': a config file can't import modules"),
     ):
         path.write_text(text)

@@ -158,8 +158,17 @@ def test_wrappers_become_calls(file: Path) -> None:
 
 def test_arguments_without_an_equivalent_are_named(file: Path) -> None:
     _, tree, notes = converted(file, "Sde-v0")
-    assert "log_std" not in tree["policy"]
-    assert [note.split(":")[0] for note in notes] == ["use_sde", "policy_kwargs", "callback is not converted"]
+    assert tree["env"]["id"] == "Sde-v0"
+    assert [note.split(":")[0] for note in notes] == ["policy_kwargs", "callback is not converted"]
+
+
+@pytest.mark.parametrize(
+    ("line", "steps"), [("sde_sample_freq: 8", 8), ("sde_sample_freq: -1", 2048), ("n_steps: 16", 16)]
+)
+def test_state_dependent_exploration(file: Path, line: str, steps: int) -> None:
+    file.write_text(FILE.replace("sde_sample_freq: 4", line))
+    policy = converted(file, "Sde-v0").tree["policy"]
+    assert (policy["distribution"], policy["log_std"], policy["sde_sample_freq"]) == ("gsde", -3.3, steps)
 
 
 def test_recurrent_policy(file: Path) -> None:

@@ -10,6 +10,9 @@ from pathlib import Path
 import pytest
 from tests.warm import Warm
 
+from lockstep.config.compose import load
+from lockstep.experiment.resolve import resolve
+
 EXAMPLES = Path(__file__).parents[2] / "examples"
 LONGEST = {
     "own_environment": 10,
@@ -79,6 +82,11 @@ def forked(working_folder: Path, environ: dict[str, str], warm: Warm) -> Callabl
         return done.stdout
 
     return run
+
+
+@pytest.mark.parametrize("path", sorted(EXAMPLES.glob("*.yaml")), ids=lambda path: path.stem)
+def test_config_files_are_valid(path: Path) -> None:
+    resolve(load(None, path, {}), 1)
 
 
 @pytest.mark.slow

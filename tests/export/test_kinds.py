@@ -59,6 +59,7 @@ KINDS = {
         {"core": "gru", "shared": True, "normalize_observations": True, "distribution": "gaussian-state-std"},
     ),
     "beta": Kind(PLAIN, REACH, {"distribution": "beta"}),
+    "gsde": Kind(FAR, REACH, {"distribution": "gsde", "core": "gru", "squash": True}),
     "registered distribution": Kind(PLAIN, REACH, {"distribution": "laplace"}),
     "mingru": Kind(PLAIN, CHOICE, {"core": "mingru", "core_layers": 2}),
     "nature": Kind(FRAMES, CHOICE, {"shared": True}),

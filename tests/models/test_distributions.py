@@ -1,9 +1,11 @@
 """Creating distributions of continuous actions by name, and checks of registered ones."""
 
+import dataclasses
 import importlib.util
 import math
 import re
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -12,8 +14,10 @@ from torch import Tensor
 
 from lockstep.distributions.beta import Beta
 from lockstep.distributions.gaussian import Gaussian, StateGaussian
+from lockstep.distributions.gsde import StateDependentExploration
 from lockstep.models import registry
 from lockstep.models.distributions import make_distribution
+from lockstep.models.policy import Policy
 from lockstep.models.settings import PolicyConfig
 
 LOW, HIGH = np.float32([-1, -2, 0]), np.float32([1, 2, 5])
@@ -37,14 +41,36 @@ Laplace = _example()
 
 
 @pytest.mark.parametrize(
-    ("name", "kind", "outputs", "rest"),
-    [("gaussian", Gaussian, 3, 3), ("gaussian-state-std", StateGaussian, 6, 0), ("beta", Beta, 6, 0)],
+    ("name", "kind", "outputs", "features", "rest"),
+    [
+        ("gaussian", Gaussian, 3, 0, 3),
+        ("gaussian-state-std", StateGaussian, 6, 0, 0),
+        ("gsde", StateDependentExploration, 3, 64, 192),
+        ("beta", Beta, 6, 0, 0),
+    ],
 )
-def test_built_in_distributions(name: str, kind: type, outputs: int, rest: int) -> None:
+def test_built_in_distributions(name: str, kind: type, outputs: int, features: int, rest: int) -> None:
     distribution = make_distribution(LOW, HIGH, PolicyConfig(distribution=name))
     assert type(distribution) is kind
-    assert (len(distribution.initial_outputs), len(distribution.initial_log_std)) == (outputs, rest)
-    assert distribution.parameter_count == 6
+    assert (len(distribution.initial_outputs), distribution.features) == (outputs, features)
+    assert len(distribution.initial_log_std) == rest
+    assert distribution.parameter_count == outputs + features + rest
+
+
+@pytest.mark.parametrize(
+    ("settings", "features"),
+    [({}, 64), ({"head_hidden": (9, 5)}, 5), ({"core": "gru", "core_size": 24}, 24), ({"hidden": (16, 8)}, 8)],
+)
+def test_features_of_gsde_are_the_inputs_of_the_last_layer(settings: dict[str, Any], features: int) -> None:
+    config = PolicyConfig(distribution="gsde", **settings)
+    distribution = make_distribution(LOW, HIGH, config)
+    policy = Policy(4, distribution, config, torch.Generator(), torch.float64)
+    assert distribution.features == policy.policy_head.in_features == features
+    # for features of magnitude 1, the expected squared norm of the noise is 1, as with the other distributions
+    parameters = torch.tensor([[0.0] * 3 + [1.0] * features + list(distribution.initial_log_std)])
+    std = distribution.named(parameters)["log_std"].exp()
+    assert float(std.square().sum()) == pytest.approx(1, abs=2e-3)
+    assert config.initial_std(3) == pytest.approx(3**-0.5, abs=1e-3)
 
 
 def test_the_standard_deviation_of_a_state_starts_at_log_std() -> None:
@@ -72,7 +98,7 @@ def test_example_equals_torch() -> None:
         (
             LOW,
             {"distribution": "betta"},
-            "policy.distribution is 'betta': it must be one of gaussian, gaussian-state-std, beta",
+            "policy.distribution is 'betta': it must be one of gaussian, gaussian-state-std, gsde, beta",
         ),
         (
             np.float32([-1, -np.inf, 0]),
@@ -108,6 +134,34 @@ def test_errors_of_one_line(low: np.ndarray, settings: dict[str, object], line: 
 def test_options_that_beta_excludes(settings: dict[str, object], line: str) -> None:
     with pytest.raises(ValueError, match=re.escape(line)):
         PolicyConfig(distribution="beta", **settings)
+
+
+@pytest.mark.parametrize(
+    ("settings", "line"),
+    [
+        ({"noise_exponent": 1.0}, "policy.noise_exponent is 1.0: it can't be combined with policy.distribution 'gsde'"),
+        ({"sde_sample_freq": 0}, "policy.sde_sample_freq is 0: it must be at least 1"),
+        (
+            {"distribution": "gaussian", "sde_sample_freq": 8},
+            "policy.sde_sample_freq is 8: it is for policy.distribution 'gsde'",
+        ),
+    ],
+)
+def test_options_of_gsde(settings: dict[str, Any], line: str) -> None:
+    with pytest.raises(ValueError, match=re.escape(line)):
+        PolicyConfig(**{"distribution": "gsde"} | settings)
+
+
+def test_gsde_with_images_needs_head_layers() -> None:
+    config = PolicyConfig(distribution="gsde", shared=True)
+    arguments = torch.Generator(), torch.float32
+    line = "policy.distribution is 'gsde': with images or a registered encoder or core, policy.head_hidden must name a width"
+    with pytest.raises(ValueError, match=re.escape(line) + "$"):
+        Policy(0, make_distribution(LOW, HIGH, config), config, *arguments, images=[(3, 40, 40)])
+    config = dataclasses.replace(config, head_hidden=(12,))
+    policy = Policy(0, make_distribution(LOW, HIGH, config), config, *arguments, images=[(3, 40, 40)])
+    parameters, _ = policy(torch.zeros(2, 0), torch.zeros(2, 3 * 40 * 40, dtype=torch.uint8))
+    assert parameters.shape == (2, 3 + 12 + 36)
 
 
 class Dice(Laplace):

@@ -117,7 +117,9 @@ class Agent:
         )
         self._kernels: PolicyKernels | None = None
         self._numpy_policy = (
-            NumpyPolicy(self.policy, config.activation) if native_precision and self.policy.is_mlp else None
+            NumpyPolicy(self.policy, config.activation)
+            if native_precision and self.policy.is_mlp and not self.distribution.features
+            else None
         )
         self._numpy_dtype = torch.empty(0, dtype=dtype, device=_CPU).numpy().dtype
         if config.normalize_observations:

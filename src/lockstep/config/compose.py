@@ -27,7 +27,7 @@ def load(preset: Tree | None, file: Path | None, flags: Tree) -> Config:
 
     Raises ValueError, with a one-line message, if a source is invalid.
     """
-    return decode(_merge_sources(preset, file, flags)[0], Config())
+    return _decode_merged(preset, file, flags)[1]
 
 
 def dropped_fields(preset: Tree | None, file: Path | None, flags: Tree) -> list[str]:
@@ -45,8 +45,8 @@ def merged_tree(preset: Tree | None, file: Path | None, flags: Tree) -> dict[str
 
     Raises ValueError as `load` does.
     """
-    merged, _ = _merge_sources(preset, file, flags)
-    config = encode(decode(merged, Config()))
+    merged, decoded = _decode_merged(preset, file, flags)
+    config = encode(decoded)
     merged_fields = {section: fields for section, fields in merged.items() if isinstance(fields, Mapping)}
     return {
         section: {field: value for field, value in fields.items() if field in merged_fields[section]}
@@ -78,6 +78,25 @@ def import_env_module(
         import_environments(module)
         return flags
     return {**flags, "env": {**flags.get("env", {}), "id": import_registered(module, EnvConfig.id)}}
+
+
+def _decode_merged(preset: Tree | None, file: Path | None, flags: Tree) -> tuple[dict[str, object], Config]:
+    """Merge and decode the three sources. The message about an invalid value of the file names the file."""
+    merged, _ = _merge_sources(preset, file, flags)
+    try:
+        return merged, decode(merged, Config())
+    except ValueError as error:
+        name = str(error).split(" ", 1)[0]
+        if file is None or _sets(flags, name) or not _sets(_nest_dotted_keys(read(file).tree, file), name):
+            raise
+        raise ValueError(f"{file}: {error}") from None
+
+
+def _sets(tree: Tree, name: str) -> bool:
+    """Return True if a tree sets a section or a field that is named `SECTION` or `SECTION.FIELD`."""
+    section, _, field = name.partition(".")
+    content = tree.get(section)
+    return field in content if field and isinstance(content, Mapping) else not field and content is not None
 
 
 def _merge_sources(preset: Tree | None, file: Path | None, flags: Tree) -> tuple[dict[str, object], list[DroppedField]]:

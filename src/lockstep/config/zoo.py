@@ -123,7 +123,7 @@ def _convert(entry: Mapping[str, Any], env_id: str, notes: list[str]) -> dict[st
     if entry.get("target_kl") is not None:
         ppo["kl_stop"] = 1.5 * _number("target_kl", entry["target_kl"])
     observations, ppo["normalize_rewards"] = _normalization(entry.get("normalize", False))
-    policy = convert_policy(entry, recurrent, notes) | {"normalize_observations": observations}
+    policy = convert_policy(entry, recurrent, sizes["n_steps"], notes) | {"normalize_observations": observations}
     tree = {"env": env, "rollout": {"steps": sizes["n_steps"]}, "policy": policy, "ppo": ppo}
     convert_wrappers(entry, env_id, tree, notes)
     if "n_timesteps" in entry:

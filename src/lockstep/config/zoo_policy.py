@@ -3,17 +3,21 @@
 from collections.abc import Mapping
 from typing import Any
 
-from lockstep.config.zoo_values import literal
+from lockstep.config.zoo_values import literal, whole_number
 
 __all__ = ["convert_policy"]
 
 _ACTIVATIONS = {"Tanh": "tanh", "ReLU": "relu", "ELU": "elu", "SiLU": "silu", "GELU": "gelu"}
 """Values of `policy.activation`, by PyTorch's class."""
+_ONCE = -1
+"""Value of `sde_sample_freq` for new noise at the beginning of each rollout."""
 _IMAGES = ("CnnPolicy", "CnnLstmPolicy")
 
 
-def convert_policy(entry: Mapping[str, Any], recurrent: bool, notes: list[str]) -> dict[str, object]:
-    """Return fields of `policy` for the arguments `policy`, `policy_kwargs` and `use_sde`; append to `notes` what they do not express.
+def convert_policy(entry: Mapping[str, Any], recurrent: bool, steps: int, notes: list[str]) -> dict[str, object]:
+    """Return fields of `policy` for the arguments `policy`, `policy_kwargs`, `use_sde` and `sde_sample_freq`, for rollouts of `steps` steps.
+
+    What they do not express is appended to `notes`.
 
     Raises ValueError for a value that is not valid.
     """
@@ -24,13 +28,11 @@ def convert_policy(entry: Mapping[str, Any], recurrent: bool, notes: list[str]) 
         "orthogonal": bool(given.pop("ortho_init", True)),
         "squash": False,
     }
-    log_std = given.pop("log_std_init", 0.0)
+    fields["log_std"] = given.pop("log_std_init", 0.0)
     if entry.get("use_sde"):
-        notes.append(
-            "use_sde: there is no state-dependent exploration; the noise is independent, with the default policy.log_std"
-        )
-    else:
-        fields["log_std"] = log_std
+        fields["distribution"] = "gsde"
+        every = entry.get("sde_sample_freq", _ONCE)
+        fields["sde_sample_freq"] = steps if every == _ONCE else whole_number("sde_sample_freq", every)
     layers = given.pop("net_arch", None)
     if images:
         fields |= {"encoder": "nature", "shared": True}

@@ -18,8 +18,8 @@ NumpySampler = Callable[[int, NDArray[Any], NDArray[Any]], NDArray[Any]]
 class ContinuousDistribution(ABC):
     """Distribution of the A continuous components of actions.
 
-    Its parameters `[N, D]` are the H outputs of the policy's head, then learned numbers that do not depend on the
-    observation. Actions are `[N, A]`. The methods work on every row separately, and draw no random numbers except in
+    Its parameters `[N, D]` are the outputs of the policy's last layer, then its inputs if the distribution sets
+    `features`, then learned numbers that do not depend on the observation. Actions are `[N, A]`. The methods work on every row separately, and draw no random numbers except in
     `noise`: actions depend on weights, observation and noise only.
     """
 
@@ -28,16 +28,18 @@ class ContinuousDistribution(ABC):
     size: int
     """Number of components, A."""
     initial_outputs: tuple[float, ...]
-    """Outputs of the policy's head at the start of training, H numbers."""
+    """Outputs of the policy's last layer at the start of training."""
+    features: int = 0
+    """Number of inputs of that layer, `PolicyConfig.head_inputs`, if they are parameters of the distribution, which get no gradient; else 0."""
     initial_log_std: tuple[float, ...] = ()
-    """Initial values of the parameters that do not depend on the observation, D - H numbers."""
+    """Initial values of the parameters that do not depend on the observation."""
     meanings: ClassVar[Mapping[str, str]] = {"parameters": "of the distribution of continuous components"}
     """Description of each entry of `named`."""
 
     @property
     def parameter_count(self) -> int:
         """Number of parameters, D."""
-        return len(self.initial_outputs) + len(self.initial_log_std)
+        return len(self.initial_outputs) + self.features + len(self.initial_log_std)
 
     def __repr__(self) -> str:
         """Return a text that identifies everything the distribution depends on besides its class's code."""

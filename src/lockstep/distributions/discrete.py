@@ -17,6 +17,7 @@ class Categorical:
     def __init__(self, count: int) -> None:
         self.parameter_count = count
         self.initial_outputs = (0.0,) * count
+        self.features = 0
         self.initial_log_std: tuple[float, ...] = ()
 
     def __repr__(self) -> str:

@@ -34,8 +34,9 @@ class Joint:
         self._options = slice(0, sum(choices))
         self._continuous = slice(sum(choices), None)
         self.initial_outputs = (0.0,) * sum(choices) + (() if continuous is None else continuous.initial_outputs)
+        self.features = 0 if continuous is None else continuous.features
         self.initial_log_std = () if continuous is None else continuous.initial_log_std
-        self.parameter_count = len(self.initial_outputs) + len(self.initial_log_std)
+        self.parameter_count = len(self.initial_outputs) + self.features + len(self.initial_log_std)
 
     def __repr__(self) -> str:
         return f"{[part for part, _ in self._choices]} {self._distribution}"

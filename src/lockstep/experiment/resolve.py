@@ -2,7 +2,6 @@
 
 import dataclasses
 import importlib.util
-import math
 from contextlib import chdir
 from typing import TYPE_CHECKING
 
@@ -22,6 +21,7 @@ from lockstep.envs.catalog import (
 from lockstep.envs.choice import choose_engine
 from lockstep.envs.functions import reference, registered_function
 from lockstep.experiment.resolve_games import check_games, with_agents
+from lockstep.models.settings import BUILT_IN
 from lockstep.presets import check_family
 from lockstep.telemetry.trackers import check_trackers
 
@@ -30,7 +30,8 @@ if TYPE_CHECKING:
 
 __all__ = ["compiles", "cut_episodes", "importable", "iterations", "resolve"]
 
-_COMPILED_DISTRIBUTIONS = ("gaussian", "gaussian-state-std", "beta")
+_NORMAL = ("gaussian", "gaussian-state-std", "gsde")
+"""Normal distributions, whose actions may be squashed."""
 _MINIBATCH = 64
 """Steps in a minibatch, if their number is not set."""
 _MINIBATCHES = 32
@@ -276,8 +277,10 @@ def _with_spaces(config: Config, spaces: "Spaces") -> Config:
     if spaces.continuous_size:
         log_std = policy.initial_log_std(spaces.continuous_size)
         policy = dataclasses.replace(policy, log_std=log_std)
-        if policy.squash is None and policy.distribution.startswith("gaussian") and _has_bounds(spaces):
-            squash = float((spaces.action_high - spaces.action_low).max()) > _WIDE_RANGE * math.exp(log_std)
+        if policy.squash is None and policy.distribution in _NORMAL and _has_bounds(spaces):
+            squash = float((spaces.action_high - spaces.action_low).max()) > _WIDE_RANGE * policy.initial_std(
+                spaces.continuous_size
+            )
     policy = dataclasses.replace(policy, squash=squash)
     if policy.normalize_observations is None:
         policy = dataclasses.replace(policy, normalize_observations=spaces.feature_size > 0)
@@ -301,7 +304,7 @@ def compiles(config: Config, images: bool) -> bool:
                 ("plan.gradients", config.plan.gradients, ("ordered",)),
                 ("policy.core", config.policy.core, ("none", "lstm", "gru", "mingru")),
                 ("policy.encoder", config.policy.encoder, ("auto", "mlp", "nature", "impala")),
-                ("policy.distribution", config.policy.distribution, _COMPILED_DISTRIBUTIONS),
+                ("policy.distribution", config.policy.distribution, BUILT_IN["distribution"]),
             )
             if value not in allowed
         ),

@@ -53,7 +53,8 @@ def _check(distribution: ContinuousDistribution, size: int, field: str) -> None:
             raise ValueError(f"{field}: it does not set {name}")
     if distribution.size != size:
         raise ValueError(f"{field}: its size is {distribution.size}, but actions have {size} continuous components")
-    start = torch.tensor([*distribution.initial_outputs, *distribution.initial_log_std], device="cpu")
+    features = (1.0,) * distribution.features
+    start = torch.tensor([*distribution.initial_outputs, *features, *distribution.initial_log_std], device="cpu")
     parameters, generator = start.expand(_ROWS, -1), np.random.default_rng(0)
     if list(distribution.named(parameters)) != list(distribution.meanings):
         raise ValueError(f"{field}: named and meanings must have the same names in the same order")

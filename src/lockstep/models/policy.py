@@ -80,6 +80,7 @@ class Policy(nn.Module):
             mlp((size, *config.head_hidden), ACTIVATIONS[config.activation], dtype) for size in (width, critic_width)
         )
         width, critic_width = ((size, *config.head_hidden)[-1] for size in (width, critic_width))
+        self._head_includes_inputs = _uses_features(distribution, config, width)
         self.policy_head = Linear(width, len(distribution.initial_outputs), dtype=dtype)
         self.value_head = Linear(critic_width, 1, dtype=dtype)
         self.intrinsic_head = Linear(critic_width, 1, dtype=dtype) if two_heads else None
@@ -260,8 +261,13 @@ class Policy(nn.Module):
         return head if self.log_std is None else torch.cat([head, self.log_std.expand(*head.shape[:-1], -1)], -1)
 
     def _head(self, hidden: Tensor, observations: Tensor) -> Tensor:
-        """Compute the output of the policy's head, without logits that the mask forbids."""
-        head: Tensor = self.policy_head(self.head_layers(hidden)).to(self._dtype)
+        """Compute the output of the policy's head, without logits that the mask forbids, and with the inputs of its last layer if the distribution
+        has features.
+        """
+        inputs: Tensor = self.head_layers(hidden)
+        head: Tensor = self.policy_head(inputs).to(self._dtype)
+        if self._head_includes_inputs:
+            head = torch.cat([head, inputs.detach().to(self._dtype)], -1)
         if self.mask_size:
             allowed = observations[:, self._feature_count :] > 0
             logits, rest = head.split([self.mask_size, head.shape[1] - self.mask_size], 1)
@@ -275,6 +281,15 @@ class Policy(nn.Module):
     def _linear(self, head: nn.Module, hidden: Tensor) -> Tensor:
         values: Tensor = head(hidden).squeeze(-1).to(self._dtype)
         return values
+
+
+def _uses_features(distribution: Distribution, config: PolicyConfig, width: int) -> bool:
+    """Return True if the distribution has parameters that are the inputs of the policy's last layer. `width` is their number."""
+    if distribution.features not in (0, width):
+        raise ValueError(
+            f"policy.distribution is {config.distribution!r}: with images or a registered encoder or core, policy.head_hidden must name a width"
+        )
+    return distribution.features > 0
 
 
 def _run_core(core: Core, rows: Tensor, state: Tensor, resets: Tensor | None, unroll: bool) -> tuple[Tensor, Tensor]:

@@ -10,6 +10,7 @@ from torch import nn
 from lockstep.distributions.beta import Beta
 from lockstep.distributions.continuous import ContinuousDistribution
 from lockstep.distributions.gaussian import Gaussian, StateGaussian
+from lockstep.distributions.gsde import StateDependentExploration
 from lockstep.models.cores import Core, Gru, Lstm, MinGru
 from lockstep.models.encoders import grid, impala, nature
 from lockstep.models.settings import PolicyConfig
@@ -58,6 +59,11 @@ def _gaussian(low: NDArray[Any], high: NDArray[Any], config: PolicyConfig) -> Ga
     return family(len(low), config.initial_log_std(len(low)), config.noise_exponent)
 
 
+def _gsde(low: NDArray[Any], high: NDArray[Any], config: PolicyConfig) -> StateDependentExploration:
+    size = len(low)
+    return StateDependentExploration(size, config.head_inputs, config.initial_log_std(size), config.sde_sample_freq)
+
+
 def _beta(low: NDArray[Any], high: NDArray[Any], config: PolicyConfig) -> Beta:
     return Beta(low, high, config.initial_log_std(len(low)))
 
@@ -67,6 +73,7 @@ _ENCODERS: dict[str, EncoderFactory] = {"nature": nature, "impala": impala, "gri
 _DISTRIBUTIONS: dict[str, DistributionFactory] = {
     "gaussian": _gaussian,
     "gaussian-state-std": _gaussian,
+    "gsde": _gsde,
     "beta": _beta,
 }
 _RESERVED = ("auto", "mlp", "none")

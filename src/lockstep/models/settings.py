@@ -9,10 +9,12 @@ __all__ = ["BUILT_IN", "PolicyConfig"]
 BUILT_IN = {
     "encoder": ("auto", "mlp", "nature", "impala", "grid"),
     "core": ("none", "lstm", "gru", "mingru"),
-    "distribution": ("gaussian", "gaussian-state-std", "beta"),
+    "distribution": ("gaussian", "gaussian-state-std", "gsde", "beta"),
 }
 """Values of the fields that also take registered names."""
 
+_OWN_NOISE = {"beta": "independent from step to step", "gsde": "correlated by policy.sde_sample_freq"}
+"""Distributions whose noise has no exponent, with its correlation."""
 _MAX_LAYERS = 100
 """Largest number of hidden layers in a row."""
 
@@ -47,11 +49,15 @@ class PolicyConfig:
     """Orthogonal initialization: gain √2 in the trunk, 0.01 in the policy head, 1 in the value head. Off: PyTorch's default."""
     distribution: str = "gaussian"
     """Distribution of continuous actions. `gaussian`: normal, with learned standard deviations that do not depend on the observation;
-    `gaussian-state-std`: with standard deviations that are outputs of the policy; `beta`: between the bounds, which must be finite (Chou et
-    al. 2017); or one that `register_distribution` has registered."""
+    `gaussian-state-std`: with standard deviations that are outputs of the policy; `gsde`: with noise that is a function of the features of the
+    last hidden layer, drawn every `sde_sample_freq` steps (Raffin et al. 2022, arXiv:2005.05719); `beta`: between the bounds, which must be
+    finite (Chou et al. 2017); or one that `register_distribution` has registered."""
     log_std: float | None = None
     """Continuous actions: natural logarithm of the initial standard deviation; with `beta`, in units of half the range between the bounds, and
-    at most about that of the uniform distribution. None: -ln(A) / 2 for A components, so that the expected squared norm of the initial noise is 1 for any A."""
+    at most about that of the uniform distribution; with `gsde`, of the factor of each feature. None: -ln(A) / 2 for A components, so that the expected squared
+    norm of the initial noise is 1 for any A; with `gsde` and L features, -ln(A L) / 2."""
+    sde_sample_freq: int = 4
+    """Number of steps after which an environment draws new noise, with distribution `gsde`; it also does at the beginning of each rollout."""
     noise_exponent: float = 0.0
     """Continuous actions: exponent β of the exploration noise, whose power over the steps of a rollout is 1 / f^β. 0: white noise,
     independent from step to step; 1: pink noise. Correlated noise explores further (Hollenstein et al. 2024, arXiv:2312.11091)."""
@@ -81,25 +87,45 @@ class PolicyConfig:
         for name in ("core_size", "core_layers"):
             if not 1 <= getattr(self, name) <= 16_384:
                 raise ValueError(f"policy.{name} is {getattr(self, name)}: it must be from 1 to 16,384")
-        if self.distribution == "beta" and self.squash:
-            raise ValueError(
-                "policy.squash is true: it can't be combined with policy.distribution 'beta', whose actions lie within their bounds already"
-            )
-        if self.distribution == "beta" and self.noise_exponent:
-            raise ValueError(
-                f"policy.noise_exponent is {self.noise_exponent}: it can't be combined with policy.distribution 'beta', whose noise is "
-                "independent from step to step"
-            )
+        self._check_distribution()
         if self.log_std is not None and not -10 <= self.log_std <= 5:
             raise ValueError(f"policy.log_std is {self.log_std}: it must be between -10 and 5")
         if not 0 <= self.noise_exponent <= 2:
             raise ValueError(f"policy.noise_exponent is {self.noise_exponent}: it must be between 0 and 2")
+
+    def _check_distribution(self) -> None:
+        """Raise ValueError if fields can't be combined with the distribution."""
+        if self.distribution == "beta" and self.squash:
+            raise ValueError(
+                "policy.squash is true: it can't be combined with policy.distribution 'beta', whose actions lie within their bounds already"
+            )
+        if self.distribution in _OWN_NOISE and self.noise_exponent:
+            raise ValueError(
+                f"policy.noise_exponent is {self.noise_exponent}: it can't be combined with policy.distribution {self.distribution!r}, whose noise is "
+                f"{_OWN_NOISE[self.distribution]}"
+            )
+        if self.sde_sample_freq != PolicyConfig.sde_sample_freq and self.distribution != "gsde":
+            raise ValueError(f"policy.sde_sample_freq is {self.sde_sample_freq}: it is for policy.distribution 'gsde'")
+        if self.sde_sample_freq < 1:
+            raise ValueError(f"policy.sde_sample_freq is {self.sde_sample_freq}: it must be at least 1")
 
     @property
     def critic_hidden(self) -> tuple[int, ...]:
         """Widths of the hidden layers of the critic."""
         return self.hidden if self.value_hidden is None else self.value_hidden
 
+    @property
+    def head_inputs(self) -> int:
+        """Number of inputs of the last layer of the policy, for built-in cores and vectors; with `head_hidden`, for all policies."""
+        widths = self.head_hidden or (() if self.core == "none" else (self.core_size,)) or self.hidden
+        return widths[-1]
+
     def initial_log_std(self, size: int) -> float:
         """Return `log_std` for actions with `size` continuous components, at least one."""
-        return round(math.log(1 / size) / 2, 3) if self.log_std is None else self.log_std
+        summed = size * self.head_inputs if self.distribution == "gsde" else size
+        return round(math.log(1 / summed) / 2, 3) if self.log_std is None else self.log_std
+
+    def initial_std(self, size: int) -> float:
+        """Return the initial standard deviation of a component, with `gsde` for features of magnitude 1."""
+        features = self.head_inputs if self.distribution == "gsde" else 1
+        return math.exp(self.initial_log_std(size)) * math.sqrt(features)

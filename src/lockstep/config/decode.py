@@ -270,8 +270,8 @@ def _split_text(text: str) -> list[str]:
 
 def _plain_number(value: object) -> object:
     """Return a number of another type, such as those of NumPy, as an int or a float; other values as they are."""
-    if isinstance(value, bool):
-        return value
+    if type(value).__name__ in ("bool", "bool_"):  # NumPy's is no Integral, and is not imported for this
+        return bool(value)
     if isinstance(value, Integral):
         return int(value)
     number = _parse_float(value) if isinstance(value, Real) else None  # type: ignore[arg-type]  # mypy does not know that floats are Real

@@ -78,3 +78,36 @@ def test_trainers_that_differ_are_reported_in_one_line(run_cli, tmp_path: Path) 
     assert done.rc == 5, done
     (line,) = done.stderr.splitlines()
     assert line.startswith("lockstep: ranks 0, 1 hold different weights after iteration 1: resume the run")
+
+
+FAILING = """
+import os
+
+import gymnasium
+from gymnasium.envs.classic_control import CartPoleEnv
+
+
+class Failing(CartPoleEnv):
+    steps = 0
+
+    def step(self, action):
+        Failing.steps += 1
+        if Failing.steps > 200 and os.environ.get("LOCKSTEP_RANK") == "1":
+            raise RuntimeError("the motor is too hot")
+        return super().step(action)
+
+
+gymnasium.register("Failing-v0", Failing, max_episode_steps=500)
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("flags", [("auto",), ("gloo",), ("gloo", "--runtime.kind", "fabric")], ids="-".join)
+def test_environment_error_of_one_rank_is_the_only_line(run_cli, tmp_path: Path, flags: tuple[str, ...]) -> None:
+    (tmp_path / "failing.py").write_text(FAILING)
+    words = ("--env.module", "failing", "--total-steps", 4096, "--rollout.steps", 32, "--plan.shards", 2, "--ranks", 2)
+    done = run_cli("train", *words, "--runtime.backend", *flags, "--run.progress", "off", "--restarts", 0)
+    assert done.rc == 1, done
+    lines = [line for line in done.stderr.splitlines() if line.startswith("lockstep: ")]
+    assert len(lines) == 1, done.stderr
+    assert lines[0].endswith("(Failing-v0) failed: RuntimeError: the motor is too hot")

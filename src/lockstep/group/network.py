@@ -302,6 +302,10 @@ class NetworkGroup(Group):
         if self.host is not None:
             self.host.avoids_long_yields = True
 
+    def report_failure(self) -> None:
+        """See `PointToPoint.report_failure`."""
+        self._p2p.report_failure()
+
     def close(self) -> None:
         """See `Group.close`."""
         for owned in self._owned:

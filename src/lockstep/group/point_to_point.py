@@ -29,6 +29,8 @@ __all__ = ["NetworkChannel", "PointToPoint", "schedule_gloo_as_batch"]
 _BACKENDS = {"nccl": "cpu:gloo,cuda:nccl"}
 _FIRST_LOSS_KEY = "lockstep/lost"
 """The store's key for the rank that was lost first, and why."""
+_OWN_ERROR = "it has reported an error of its own"
+"""Why a rank is lost that has failed itself."""
 _REPORT_TIMEOUT = 0.5
 """Seconds that a rank whose connection was closed has to report which rank it lost itself."""
 _STORE_TIMEOUT = 2.0
@@ -157,7 +159,13 @@ class PointToPoint:
         """
         rank, why = self._first_loss(peer, why, timeout)
         where = f" on host {self.hosts[rank]}" if self.hosts else ""
-        return RankLost(f"rank {rank}{where}", phase, why)
+        error = RankLost(f"rank {rank}{where}", phase, why)
+        error.reported = why == _OWN_ERROR
+        return error
+
+    def report_failure(self) -> None:
+        """Tell the other ranks that this rank ends with an error that it reports itself. Their `RankLost` is then `reported`."""
+        self._first_loss(self.rank, _OWN_ERROR, 0.0)
 
     def _first_loss(self, peer: int, why: str, timeout: float) -> tuple[int, str]:
         """Return the rank that was lost first, and why. The store keeps the first report, so all ranks get the same."""

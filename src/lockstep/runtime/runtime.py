@@ -73,19 +73,19 @@ class Runtime(ABC):
     @abstractmethod
     def _wrap(self, module: nn.Module, process_group: dist.ProcessGroup) -> nn.Module: ...
 
-    def close(self, failed: bool = False) -> None:
-        """Leave the other ranks: together with them at the end of training, or alone after a failure."""
+    def close(self, failed: bool = False, error: object = None) -> None:
+        """Leave the other ranks: together with them at the end of training, or alone after a failure, which `error` is."""
         if self._unbound is not None:
             os.sched_setaffinity(0, self._unbound)
         if not failed:
             self.group.close()
-        self._world.close(failed)
+        self._world.close(failed, error)
 
     def __enter__(self) -> "Runtime":
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: object, traceback: TracebackType | None) -> None:
-        self.close(failed=kind is not None)
+        self.close(kind is not None, error)
 
 
 def torch_autocast(config: RuntimeConfig, device: torch.device) -> Autocast:

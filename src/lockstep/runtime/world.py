@@ -83,8 +83,10 @@ class World:
         _SUBGROUPS.append(process_group)
         return process_group
 
-    def close(self, failed: bool) -> None:
-        """Leave the process group and remove the files of the rendezvous."""
+    def close(self, failed: bool, error: object = None) -> None:
+        """Leave the process group and remove the files of the rendezvous. `error` is the reason if this rank has `failed`."""
+        if self._network is not None and isinstance(error, RuntimeError) and not isinstance(error, RankLost):
+            self._network.report_failure()
         # after a failure, closing the group could wait for a rank that is lost
         if self._network is not None and not failed and dist.is_initialized():
             self._network.close()

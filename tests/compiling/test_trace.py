@@ -11,8 +11,9 @@ from torch import Tensor
 from torch.nn import functional
 
 from lockstep.compiling.kernels import InterpretedKernel
+from lockstep.compiling.program import Builder
 from lockstep.compiling.trace import trace
-from lockstep.compiling.values import Unsupported
+from lockstep.compiling.values import Unsupported, Value, View
 
 HELD = torch.arange(12.0).view(3, 4)
 
@@ -197,3 +198,18 @@ def test_an_index_that_does_not_exist_gives_nan() -> None:
 def test_what_is_not_supported_is_named(formula: Callable[[Tensor], tuple[Tensor]], what: str) -> None:
     with pytest.raises(Unsupported, match=f"does not support {what}; use --runtime.compile off"):
         trace(formula, [torch.zeros(3, 3)])
+
+
+@pytest.mark.parametrize("offset", [-1, 3])
+def test_a_view_beyond_its_numbers_is_refused(offset: int) -> None:
+    builder = Builder()
+    value = Value(6, array=2)
+    builder.copy(View(value, 2, (2, 2), (2, 1)), View.contiguous(Value(4), (2, 2)))
+    beyond = View(value, offset, (2, 2), (2, 1))
+    with pytest.raises(ValueError, match=rf"a view of \(2, 2\) with strides \(2, 1\) from {offset} exceeds 6 numbers"):
+        builder.reduce(beyond, [0])
+    with pytest.raises(ValueError, match=r"exceeds 6 numbers"):
+        builder.apply("tanh", (2, 2), [beyond])
+    assert View(value, offset, (0, 2), (2, 1)).fits
+    assert not View(value, 2, (2, 2), (-3, 1)).fits
+    assert View(value, 3, (2, 2), (-3, 1)).fits

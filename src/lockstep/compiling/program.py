@@ -116,6 +116,7 @@ class Builder:
         key = operation, shape, tuple(operands)
         if shared and key in self._computed:
             return self._computed[key]
+        _check_bounds(operands)
         target = Value(math.prod(shape))
         group_shape = tuple(size for size in shape if size != 1)
         first = max((self._first_place(view, target, group_shape) for view in operands), default=0)
@@ -145,6 +146,7 @@ class Builder:
     def _add(self, kind: int, words: Sequence[View | int], reads: Sequence[View], target: Value) -> None:
         if any(view.value.is_bytes for view in reads):
             raise Unsupported("operations on bytes that are not element-wise")
+        _check_bounds([word for word in words if isinstance(word, View)])
         target.written_by = len(self._items)
         self._items.append(_Single(kind, tuple(words), [view.value for view in reads], [target]))
 
@@ -308,6 +310,15 @@ class Builder:
             for start, end in taken.pop(index, []):
                 memory.free(start, end)
         return memory.size
+
+
+def _check_bounds(views: Sequence[View]) -> None:
+    """Raise ValueError if a view has elements outside of its value: the interpreter would read or write other memory."""
+    for view in views:
+        if not view.fits:
+            raise ValueError(
+                f"a view of {view.sizes} with strides {view.strides} from {view.offset} exceeds {view.value.size} numbers"
+            )
 
 
 def _aligned(size: int) -> int:

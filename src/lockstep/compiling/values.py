@@ -58,6 +58,15 @@ class View(NamedTuple):
         return True
 
     @property
+    def fits(self) -> bool:
+        """True if all elements are numbers of the value."""
+        if 0 in self.sizes:
+            return True
+        steps = [(size - 1) * stride for size, stride in zip(self.sizes, self.strides, strict=True)]
+        first = self.offset + sum(step for step in steps if step < 0)
+        return first >= 0 and self.offset + sum(step for step in steps if step > 0) < self.value.size
+
+    @property
     def is_uniform(self) -> bool:
         """True if all elements are the same number in memory."""
         return all(size == 1 or stride == 0 for size, stride in zip(self.sizes, self.strides, strict=True))

@@ -3,7 +3,7 @@
 import re
 from pathlib import Path
 
-from lockstep.compiling import groups, program, values
+from lockstep.compiling import fusion, program, values
 
 SOURCES = Path(program.__file__).parent
 
@@ -32,15 +32,15 @@ def test_kinds_of_instructions() -> None:
 
 def test_sources_of_operands() -> None:
     sources = enumeration("Source")
-    assert [getattr(groups, f"_{source}") for source in sources] == list(range(len(sources)))
+    assert [getattr(fusion, f"_{source}") for source in sources] == list(range(len(sources)))
 
 
 def test_operations() -> None:
-    assert [name.lower() for name in enumeration("Operation")] == list(groups.OPERATIONS)
+    assert [name.lower() for name in enumeration("Operation")] == list(fusion.OPERATIONS)
 
 
 def test_sizes() -> None:
-    assert number("interpreter.cpp", "SLOTS") == groups._SLOTS
+    assert number("interpreter.cpp", "SLOTS") == fusion._SLOTS
     assert number("strided.h", "DIMENSIONS") == values._DIMENSIONS
     assert number("product.h", "NARROW") == program._NARROW
     widths = [int(width) for width in re.findall(r"constexpr int width = (\d+);", text_of("vectors.h"))]

@@ -16,7 +16,7 @@
 
 namespace {
 
-enum Kind : int64_t { GROUP, COPY, REDUCE, PRODUCT, GATHER, SCATTER_ADD, PACK, PACKED_PRODUCT, ARGMAX, INDEXED_PRODUCT, ADD_COPY };
+enum Kind : int64_t { FUSION, COPY, REDUCE, PRODUCT, GATHER, SCATTER_ADD, PACK, PACKED_PRODUCT, ARGMAX, INDEXED_PRODUCT, ADD_COPY };
 enum Source : int64_t { SCRATCH, DIRECT, UNIFORM, STRIDED, BYTES };
 enum Operation : int64_t {
   ASSIGN, NEGATE, ABSOLUTE, EXP, EXPM1, LOG, LOG1P, SQRT, TANH, SIGMOID, ERF, LGAMMA, DIGAMMA, TRIGAMMA, TRUNCATE,
@@ -24,8 +24,8 @@ enum Operation : int64_t {
   MULTIPLY_SUBTRACT, SUBTRACT_PRODUCT, LOG_BETA
 };
 
-constexpr int64_t TILE = 256;      // numbers of a group that are computed at a time: all values of a group stay in the level-1 cache
-constexpr int64_t SLOTS = 64;      // values of a tile, and operands of a group
+constexpr int64_t TILE = 256;      // numbers of a fusion that are computed at a time: all values of a fusion stay in the level-1 cache
+constexpr int64_t SLOTS = 64;      // values of a tile, and operands of a fusion
 constexpr int64_t LANES = 16;      // partial sums of a reduction of contiguous numbers
 
 template <class T>
@@ -82,7 +82,7 @@ void apply(int64_t operation, int64_t count, T* target, const T* a, const T* b, 
 
 // Element-wise operations on arrays with the same number of elements, tile by tile.
 template <class T>
-void run_group(const int64_t* words, Arrays<T> arrays) {
+void run_fusion(const int64_t* words, Arrays<T> arrays) {
   alignas(64) static thread_local T scratch[SLOTS * TILE];
   struct Operand {
     int64_t source;
@@ -305,7 +305,7 @@ void run(const int64_t* words, const int64_t* end, Arrays<T> arrays) {
   for (; words < end; words += words[1]) {
     const int64_t* body = words + 2;
     switch (words[0]) {
-      case GROUP: run_group<T>(body, arrays); break;
+      case FUSION: run_fusion<T>(body, arrays); break;
       case COPY: run_copy<T, false>(body, arrays); break;
       case REDUCE: body[0] ? reduce<T, Maximum<T>>(body + 1, arrays) : reduce<T, Sum<T>>(body + 1, arrays); break;
       case PRODUCT: run_product<T>(body, arrays, false); break;

@@ -8,7 +8,7 @@ from typing import NamedTuple, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from lockstep.compiling.groups import Group, encode_group
+from lockstep.compiling.fusion import Fusion, encode_fusion
 from lockstep.compiling.values import Unsupported, Value, View, collapse
 
 __all__ = ["Builder", "Program"]
@@ -16,7 +16,7 @@ __all__ = ["Builder", "Program"]
 _ALIGNMENT = 16
 """Values in the working memory begin at multiples of this many numbers."""
 (
-    _GROUP,
+    _FUSION,
     _COPY,
     _REDUCE,
     _PRODUCT,
@@ -50,7 +50,7 @@ class Program(NamedTuple):
 
 
 class _Single(NamedTuple):
-    """An instruction that is not a group: its words, in which a view stands for its array and its offset."""
+    """An instruction that is not a fusion: its words, in which a view stands for its array and its offset."""
 
     kind: int
     words: tuple[View | int, ...]
@@ -91,12 +91,12 @@ class _Memory:
 class Builder:
     """Collects the instructions of a program, and assigns memory when it is complete.
 
-    An element-wise operation joins a group of operations on arrays of the same shape, if there is one that is late enough. Values that are used
-    only within their group never leave the cache. The other instructions are run in the order in which they were added.
+    An element-wise operation joins a fusion, operations on arrays of the same shape, if there is one that is late enough. Values that are used
+    only within their fusion never leave the cache. The other instructions are run in the order in which they were added.
     """
 
     def __init__(self) -> None:
-        self._items: list[Group | _Single] = []
+        self._items: list[Fusion | _Single] = []
         self._preparation: list[_Single] = []
         self._constants: dict[tuple[float, bool], Value] = {}
         self._computed: dict[object, View] = {}
@@ -118,16 +118,16 @@ class Builder:
             return self._computed[key]
         _check_bounds(operands)
         target = Value(math.prod(shape))
-        group_shape = tuple(size for size in shape if size != 1)
-        first = max((self._first_place(view, target, group_shape) for view in operands), default=0)
+        fused_shape = tuple(size for size in shape if size != 1)
+        first = max((self._first_place(view, target, fused_shape) for view in operands), default=0)
         for index in range(first, len(self._items)):
-            group = self._items[index]
-            if isinstance(group, Group) and group.shape == group_shape and group.has_room(operands):
+            fusion = self._items[index]
+            if isinstance(fusion, Fusion) and fusion.shape == fused_shape and fusion.has_room(operands):
                 break
         else:
-            index, group = len(self._items), Group(group_shape)
-            self._items.append(group)
-        group.add(operation, target, operands)
+            index, fusion = len(self._items), Fusion(fused_shape)
+            self._items.append(fusion)
+        fusion.add(operation, target, operands)
         target.written_by = index
         result = View.contiguous(target, shape)
         if shared:
@@ -141,7 +141,7 @@ class Builder:
             return 0
         writer = self._items[index]
         is_whole = view.value.size == target.size and view.is_contiguous
-        return index if isinstance(writer, Group) and writer.shape == shape and is_whole else index + 1
+        return index if isinstance(writer, Fusion) and writer.shape == shape and is_whole else index + 1
 
     def _add(self, kind: int, words: Sequence[View | int], reads: Sequence[View], target: Value) -> None:
         if any(view.value.is_bytes for view in reads):
@@ -260,7 +260,7 @@ class Builder:
         self._pack(captured)
         uses = Counter(value for item in self._items for value in item.reads)
         for item in self._items:
-            if isinstance(item, Group):
+            if isinstance(item, Fusion):
                 item.fuse(uses)
         self._move_to_readers()
         last_use = {value: index for index, item in enumerate(self._items) for value in (*item.reads, *item.writes)}
@@ -269,7 +269,7 @@ class Builder:
         return Program(_encode_all(self._items), _encode_all(self._preparation), memory, constants)
 
     def _move_to_readers(self) -> None:
-        """Move operations to the only group that reads their results, if the lifetime of at most one operand grows.
+        """Move operations to the only fusion that reads their results, if the lifetime of at most one operand grows.
 
         So derivatives of activation functions, for example, are computed in the backward pass, and need no memory from the forward pass on.
         """
@@ -278,32 +278,34 @@ class Builder:
             for value in item.reads:
                 indices[value].add(index)
         writers = Counter(value for item in self._items for value in set(item.writes))
-        groups = [(index, item) for index, item in enumerate(self._items) if isinstance(item, Group)]
-        for index, group in reversed(groups):
-            for step in reversed(group.steps):
-                later, *others = indices[step.target] or {index}
+        fusions = [(index, item) for index, item in enumerate(self._items) if isinstance(item, Fusion)]
+        for index, fusion in reversed(fusions):
+            for operation in reversed(fusion.operations):
+                later, *others = indices[operation.target] or {index}
                 reader = self._items[later]
-                if later == index or others or step.target.array is not None or writers[step.target] > 1:
+                if later == index or others or operation.target.array is not None or writers[operation.target] > 1:
                     continue
-                read_after = [max(indices[value] - {index}, default=-1) for value in step.reads if value.array is None]
+                read_after = [
+                    max(indices[value] - {index}, default=-1) for value in operation.reads if value.array is None
+                ]
                 is_cheap = -1 not in read_after and sum(last < later for last in read_after) <= 1
-                if is_cheap and isinstance(reader, Group) and reader.can_add(step):
-                    group.move(step, reader)
-                    for value in step.reads:
+                if is_cheap and isinstance(reader, Fusion) and reader.can_add(operation):
+                    fusion.move(operation, reader)
+                    for value in operation.reads:
                         indices[value].add(later)
-                        if value not in group.reads:
+                        if value not in fusion.reads:
                             indices[value].discard(index)
-        self._items = [item for item in self._items if isinstance(item, _Single) or item.steps]
+        self._items = [item for item in self._items if isinstance(item, _Single) or item.operations]
 
     def _assign_memory(self, last_use: dict[Value, int]) -> int:
-        """Give every value an address in the working memory, except for those that live within one group. Return the size of the memory."""
+        """Give every value an address in the working memory, except for those that live within one fusion. Return the size of the memory."""
         memory = _Memory()
         taken: dict[int, list[tuple[int, int]]] = defaultdict(list)
         for value in (value for item in self._preparation for value in item.writes):
             value.array, value.offset = 0, memory.allocate(_aligned(value.size))
         for index, item in enumerate(self._items):
             for value in item.writes:
-                if value.array is not None or (isinstance(item, Group) and last_use[value] == index):
+                if value.array is not None or (isinstance(item, Fusion) and last_use[value] == index):
                     continue
                 value.array, value.offset = 0, memory.allocate(_aligned(value.size))
                 taken[last_use[value]].append((value.offset, value.offset + _aligned(value.size)))
@@ -337,11 +339,11 @@ def _strided(view: View) -> list[View | int]:
     return [view, *view.strides]
 
 
-def _encode_all(items: Sequence[Group | _Single]) -> NDArray[np.int64]:
+def _encode_all(items: Sequence[Fusion | _Single]) -> NDArray[np.int64]:
     words: list[int] = []
     for item in items:
-        body = encode_group(item) if isinstance(item, Group) else _encode(item)
-        words += [_GROUP if isinstance(item, Group) else item.kind, len(body) + 2, *body]
+        body = encode_fusion(item) if isinstance(item, Fusion) else _encode(item)
+        words += [_FUSION if isinstance(item, Fusion) else item.kind, len(body) + 2, *body]
     return np.array(words, np.int64)
 
 

@@ -24,7 +24,7 @@ class Value:
 
     size: int
     array: int | None = None
-    """Index of its array. None until an address in the working memory is assigned; values that live within one group never have one."""
+    """Index of its array. None until an address in the working memory is assigned; values that live within one fusion never have one."""
     offset: int = 0
     """Place of the first number in the array."""
     written_by: int | None = None

@@ -1,4 +1,4 @@
-"""Groups of element-wise operations, which the interpreter runs tile by tile."""
+"""Fusions: element-wise operations that the interpreter runs together, tile by tile."""
 
 import math
 from collections import Counter
@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from lockstep.compiling.values import Value, View, collapse
 
-__all__ = ["OPERATIONS", "Group", "encode_group"]
+__all__ = ["OPERATIONS", "Fusion", "encode_fusion"]
 
 OPERATIONS = {
     name: code
@@ -58,8 +58,8 @@ _SCRATCH, _DIRECT, _UNIFORM, _STRIDED, _BYTES = range(5)
 """Sources of an operand in `interpreter.cpp`."""
 
 
-class _Step(NamedTuple):
-    operation: str
+class _Operation(NamedTuple):
+    name: str
     target: Value
     operands: tuple[View, ...]
 
@@ -70,30 +70,30 @@ class _Step(NamedTuple):
 
 
 @dataclass
-class Group:
+class Fusion:
     """Element-wise operations on arrays of the same shape, without dimensions of size 1."""
 
     shape: tuple[int, ...]
-    steps: list[_Step] = field(default_factory=list)
+    operations: list[_Operation] = field(default_factory=list)
     _values: set[object] = field(default_factory=set)
 
     @property
     def reads(self) -> list[Value]:
         """The values that operations read."""
-        return [view.value for step in self.steps for view in step.operands]
+        return [view.value for operation in self.operations for view in operation.operands]
 
     @property
     def writes(self) -> list[Value]:
         """The results of the operations."""
-        return [step.target for step in self.steps]
+        return [operation.target for operation in self.operations]
 
     def has_room(self, operands: Sequence[View]) -> bool:
         """Return True if a tile can hold one more result and its operands."""
         return len(self._values.union(_operand(view, self) for view in operands)) < _SLOTS
 
-    def add(self, operation: str, target: Value, operands: Sequence[View]) -> None:
+    def add(self, name: str, target: Value, operands: Sequence[View]) -> None:
         """Add an operation."""
-        self.steps.append(_Step(operation, target, tuple(operands)))
+        self.operations.append(_Operation(name, target, tuple(operands)))
         self._values.update([target, *(_operand(view, self) for view in operands)])
 
     def fuse(self, uses: Counter[Value]) -> None:
@@ -101,35 +101,37 @@ class Group:
 
         `uses` has the number of reads of every value in the program.
         """
-        products = {step.target: step for step in self.steps if step.operation == "multiply" and uses[step.target] == 1}
-        steps, fused = list[_Step](), set[Value]()
-        for step in self.steps:
-            for position, operation in _FUSED.get(step.operation, ()):
-                product = products.get(step.operands[position].value)
+        products = {each.target: each for each in self.operations if each.name == "multiply" and uses[each.target] == 1}
+        operations, fused = list[_Operation](), set[Value]()
+        for operation in self.operations:
+            for position, name in _FUSED.get(operation.name, ()):
+                product = products.get(operation.operands[position].value)
                 if product is not None and product.target.array is None:
                     fused.add(product.target)
-                    step = _Step(operation, step.target, (*product.operands, step.operands[1 - position]))
+                    operands = *product.operands, operation.operands[1 - position]
+                    operation = _Operation(name, operation.target, operands)
                     break
-            steps.append(step)
-        self.steps = [step for step in steps if step.target not in fused]
+            operations.append(operation)
+        self.operations = [operation for operation in operations if operation.target not in fused]
 
-    def can_add(self, step: _Step) -> bool:
-        """Return True if the group can compute a step whose result it reads, element by element."""
-        reads = [view for each in self.steps for view in each.operands if view.value is step.target]
-        is_whole = all(math.prod(view.sizes) == step.target.size and view.is_contiguous for view in reads)
-        return is_whole and step.target.size == math.prod(self.shape) and self.has_room(step.operands)
+    def can_add(self, operation: _Operation) -> bool:
+        """Return True if the fusion can compute an operation whose result it reads, element by element."""
+        size = operation.target.size
+        reads = [view for each in self.operations for view in each.operands if view.value is operation.target]
+        is_whole = all(math.prod(view.sizes) == size and view.is_contiguous for view in reads)
+        return is_whole and size == math.prod(self.shape) and self.has_room(operation.operands)
 
-    def move(self, step: _Step, other: "Group") -> None:
-        """Move a step to a later group with as many elements, which reads its result."""
-        self.steps.remove(step)
-        other.steps.insert(0, step)
-        for group in (self, other):
-            operands = (_operand(view, group) for each in group.steps for view in each.operands)
-            group._values = {each.target for each in group.steps}
-            group._values.update(operands)
+    def move(self, operation: _Operation, other: "Fusion") -> None:
+        """Move an operation to a later fusion with as many elements, which reads its result."""
+        self.operations.remove(operation)
+        other.operations.insert(0, operation)
+        for fusion in (self, other):
+            operands = (_operand(view, fusion) for each in fusion.operations for view in each.operands)
+            fusion._values = {each.target for each in fusion.operations}
+            fusion._values.update(operands)
 
     def computes(self, value: Value) -> bool:
-        """Return True if a value is a result of the group."""
+        """Return True if a value is a result of the fusion."""
         return value in self._values
 
 
@@ -152,24 +154,28 @@ class _Slots:
         self._free.append(slot)
 
 
-def encode_group(group: Group) -> list[int]:
-    """Return the words of a group: its operands, then its operations."""
-    last_use = {_operand(view, group): number for number, step in enumerate(group.steps) for view in step.operands}
+def encode_fusion(fusion: Fusion) -> list[int]:
+    """Return the words of a fusion: its operands, then its operations."""
+    last_use = {
+        _operand(view, fusion): number
+        for number, operation in enumerate(fusion.operations)
+        for view in operation.operands
+    }
     operands: list[list[int]] = []
     indices: dict[Value | View, int] = {}
     slots, taken = _Slots(), dict[Value | View, int]()
-    for step in group.steps:  # operands from memory are read first, and keep their slots
-        for view in step.operands:
-            if not group.computes(view.value) and view not in indices:
+    for operation in fusion.operations:  # operands from memory are read first, and keep their slots
+        for view in operation.operands:
+            if not fusion.computes(view.value) and view not in indices:
                 indices[view] = len(operands)
                 operands.append(_encode_input(view, slots))
-    operations: list[int] = []
-    for number, step in enumerate(group.steps):
-        sources = [_operand(view, group) for view in step.operands]
+    words: list[int] = []
+    for number, operation in enumerate(fusion.operations):
+        sources = [_operand(view, fusion) for view in operation.operands]
         for source in dict.fromkeys(sources):
             if source in taken and last_use[source] == number:
                 slots.free(taken.pop(source))  # the result may take its place
-        target = step.target
+        target = operation.target
         indices[target] = len(operands)
         if target.array is None:
             taken[target] = slots.allocate()
@@ -177,14 +183,14 @@ def encode_group(group: Group) -> list[int]:
         else:
             operands.append([_DIRECT, target.array, target.offset])
         places = [indices[source] for source in sources]
-        operations += [OPERATIONS[step.operation], indices[target], *places, *places[:1] * (3 - len(places))]
-    flat = [word for words in operands for word in words]
-    return [math.prod(group.shape), len(operands), len(group.steps), *flat, *operations]
+        words += [OPERATIONS[operation.name], indices[target], *places, *places[:1] * (3 - len(places))]
+    flat = [word for operand in operands for word in operand]
+    return [math.prod(fusion.shape), len(operands), len(fusion.operations), *flat, *words]
 
 
-def _operand(view: View, group: Group) -> Value | View:
-    """Return what identifies an operand: the value itself if the group computes it, else the view."""
-    return view.value if group.computes(view.value) else view
+def _operand(view: View, fusion: Fusion) -> Value | View:
+    """Return what identifies an operand: the value itself if the fusion computes it, else the view."""
+    return view.value if fusion.computes(view.value) else view
 
 
 def _encode_input(view: View, slots: _Slots) -> list[int]:

@@ -1,8 +1,10 @@
-"""Build hook of the wheel: on Linux, it contains the libraries of the interpreter, so that users need no C++ compiler.
+"""Hooks of the build: libraries in the wheel, and addresses in its metadata.
 
-A wheel that is built without a compiler, or on another system, has the sources only; they are then compiled at the first start.
+On Linux, the wheel contains the libraries of the interpreter, so that users need no C++ compiler. A wheel that is built without a compiler, or
+on another system, has the sources only; they are then compiled at the first start.
 """
 
+import os
 import platform
 import runpy
 import shutil
@@ -12,9 +14,30 @@ from pathlib import Path
 from typing import Any
 
 from hatchling.builders.hooks.plugin.interface import BuildHookInterface
+from hatchling.metadata.plugin.interface import MetadataHookInterface
 
 _PLATFORM = "manylinux_2_17"
 """The libraries need no newer version of the C library than this one has, and no C++ library."""
+
+
+class AddressesHook(MetadataHookInterface):
+    """Adds `[project.urls]`: those of the repository whose workflow builds the package, as GitHub Actions names it."""
+
+    PLUGIN_NAME = "custom"
+
+    def update(self, metadata: dict[str, Any]) -> None:
+        """Set the addresses."""
+        server, name = os.environ.get("GITHUB_SERVER_URL"), os.environ.get("GITHUB_REPOSITORY")
+        if not server or not name:
+            metadata["urls"] = {}
+            return
+        source = f"{server}/{name}"
+        metadata["urls"] = {
+            "Source": source,
+            "Documentation": f"{source}/tree/HEAD/docs",
+            "Changelog": f"{source}/blob/HEAD/CHANGELOG.md",
+            "Issues": f"{source}/issues",
+        }
 
 
 class InterpreterHook(BuildHookInterface[Any]):

@@ -1,5 +1,6 @@
 """Check what `python -m build` packs: files, metadata, and the README as the package index shows it."""
 
+import os
 import platform
 import re
 import subprocess
@@ -37,7 +38,8 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> Distribution:
     root = Path(__file__).parents[1]
     # the wheel is built from the unpacked source distribution, as a package index would build it
     command = [sys.executable, "-m", "build", "--no-isolation", "--outdir", str(folder), str(root)]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    environ = os.environ | {"GITHUB_SERVER_URL": "https://git.example", "GITHUB_REPOSITORY": "lab/lockstep"}
+    done = subprocess.run(command, capture_output=True, text=True, check=False, env=environ)
     assert done.returncode == 0, done.stdout + done.stderr
     (wheel,), (source,) = folder.glob("*.whl"), folder.glob("*.tar.gz")
     info = f"lockstep_rl-{lockstep.__version__}.dist-info"
@@ -89,6 +91,12 @@ def test_metadata_describes_the_package(built: Distribution) -> None:
     assert (metadata["Name"], metadata["Version"]) == ("lockstep-rl", lockstep.__version__)
     assert (metadata["License-Expression"], metadata["Requires-Python"]) == ("Apache-2.0", ">=3.11")
     assert [line for line in metadata.get_all("Requires-Dist", []) if line.startswith("torch")] == ["torch<2.14,>=2.13"]
+    assert metadata.get_all("Project-URL") == [
+        "Source, https://git.example/lab/lockstep",
+        "Documentation, https://git.example/lab/lockstep/tree/HEAD/docs",
+        "Changelog, https://git.example/lab/lockstep/blob/HEAD/CHANGELOG.md",
+        "Issues, https://git.example/lab/lockstep/issues",
+    ]
 
 
 def test_description_needs_no_files_of_the_repository(built: Distribution) -> None:

@@ -98,6 +98,9 @@ def test_page_follows_a_run_from_its_start_to_its_end(
     before = points(browser)
     wait_for(lambda: points(browser) > before, "more points")
     assert drawn(browser)
+    spans = "[[1, 99], [0.01, null, 1], [0, 1]].map(y => spansDecades([{y}]))"
+    assert ask(browser, spans) == [False, True, False]
+    assert ask(browser, LOGARITHMIC) in (1, 3)
     (tmp_path / "enough").touch()
     wait_for(lambda: state(browser) == ["live", "done"], "the end of the run")
     fits(browser)
@@ -105,6 +108,9 @@ def test_page_follows_a_run_from_its_start_to_its_end(
     os.killpg(process.pid, signal.SIGINT)
     process.communicate(timeout=60)
     wait_for(lambda: "does not answer" in ask(browser, "document.getElementById('connection').textContent"), "a note")
+
+
+LOGARITHMIC = "document.querySelector('[data-metric=value_loss] .plot').chart.uplot.scales.y.distr"
 
 
 def ask(browser: Any, expression: str) -> Any:

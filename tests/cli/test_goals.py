@@ -57,7 +57,11 @@ def test_run_resumed_from_an_earlier_checkpoint_ends_after_the_same_iteration(
     whole: Path, run_cli, tmp_path: Path
 ) -> None:
     run = tmp_path / "runs" / "again"
-    assert run_cli("train", *TASK, *SHORT, *GOAL, "--run.keep", 9, "--name", "again", "--ranks", 1).rc == 0
+    evaluated = ("--run.evaluate-every", 18, "--run.evaluate-episodes", 1)
+    assert run_cli("train", *TASK, *SHORT, *GOAL, *evaluated, "--run.keep", 9, "--name", "again", "--ranks", 1).rc == 0
+    last = len(rows(run))
+    (line,) = (run / "evaluations.jsonl").read_text().splitlines()
+    assert json.loads(line)["iteration"] == last < 18, "the agent that reached the goal is evaluated"
     assert run_cli("resume", "again", "--iteration", 3, "--ranks", 2).rc == 0
     assert digests(run) == digests(whole / "goal")
 

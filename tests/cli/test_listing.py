@@ -15,7 +15,8 @@ from lockstep.telemetry.listing import list_runs
 
 def make_run(name: str, ends: list[str], env: str = "Acrobot-v1", age: int = 0, **metrics: float) -> RunFolder:
     """Create a run in `runs/`: one start for each of `ends`, "killed" without an end; and a line of metrics."""
-    folder = RunFolder.create(Path("runs") / name, {"env": {"id": env}, "run": {"seed": 3, "total_steps": 1000}}, {})
+    sizes = {"env": {"id": env, "count": 4}, "rollout": {"steps": 25}}  # an iteration has 100 steps
+    folder = RunFolder.create(Path("runs") / name, {**sizes, "run": {"seed": 3, "total_steps": 1000}}, {})
     start = {"event": "start", "time": "2030-01-01T00:00:00+00:00", "iteration": 0, "last": 10, "ranks": 1}
     lines: list[dict[str, object]] = []
     for how in ends:
@@ -36,9 +37,9 @@ def make_run(name: str, ends: list[str], env: str = "Acrobot-v1", age: int = 0, 
 @pytest.fixture(name="runs")
 def fixture_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    make_run("best", ["stopped", "done"], env_steps=1000, seconds=2.0, return_mean_20=-80.0, return_mean=-70.0)
+    make_run("best", ["stopped", "done"], env_steps=500, seconds=2.0, return_mean_20=-80.0, return_mean=-70.0)
     make_run("weak", ["stopped"], age=7300, env_steps=500, seconds=5.0, episodes=3, return_mean=-500.0)
-    make_run("lost", ["killed"], "CartPole-v1", age=200, env_steps=10)
+    make_run("lost", ["killed"], "CartPole-v1", age=200, env_steps=490)
     make_run("never", [])
     make_run("grid/runs/a", ["failed"])
     make_run("search/runs/poor", ["stopped"]).mark_pruned("return 9")
@@ -55,7 +56,7 @@ def table(capsys: pytest.CaptureFixture[str], *words: str) -> list[list[str]]:
 def test_every_state_is_recognized(runs: None) -> None:
     states = {str(run.path.relative_to("runs")): run.state for run in list_runs(Path("runs"))}
     ended = {"best": "done", "weak": "stopped", "lost": "killed", "never": "new", "grid/runs/a": "failed"}
-    ended |= {f"search/runs/{name}": "pruned" for name in ("poor", "unstarted")} | {"search/runs/completed": "done"}
+    ended |= {f"search/runs/{name}": "pruned" for name in ("poor", "unstarted", "completed")}
     assert states == ended | {"bad": "broken"}
     [poor] = [run for run in list_runs(Path("runs"), "pruned") if run.path.name == "poor"]
     assert poor.why == "return 9"
@@ -65,9 +66,22 @@ def test_every_state_is_recognized(runs: None) -> None:
 
 def test_table_has_the_newest_numbers(runs: None, capsys: pytest.CaptureFixture[str]) -> None:
     rows = {row[0]: row[1:] for row in table(capsys)}
-    assert rows["best"][:-2] == ["done", "Acrobot-v1", "1,000", "100%", "-80", "500"]
+    assert rows["best"][:-2] == ["done", "Acrobot-v1", "500", "50%", "-80", "250"]
     assert rows["weak"] == ["stopped", "Acrobot-v1", "500", "50%", "-450", "100", "2", "h"]
-    assert rows["lost"] == ["killed", "CartPole-v1", "10", "1%", "-300", "–", "3", "min"]
+    assert rows["lost"] == ["killed", "CartPole-v1", "490", "50%", "-300", "–", "3", "min"]
+
+
+def test_a_folder_of_a_sweep_lists_its_runs(runs: None, capsys: pytest.CaptureFixture[str]) -> None:
+    assert [row[:2] for row in table(capsys, "runs/grid")] == [["runs/a", "failed"]]
+
+
+def test_a_folder_without_runs_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "runs").mkdir()
+    assert main(["runs"]) == 0
+    assert capsys.readouterr().out == "runs holds no runs\n"
 
 
 def test_filters_and_order(runs: None, capsys: pytest.CaptureFixture[str]) -> None:
@@ -80,11 +94,12 @@ def test_filters_and_order(runs: None, capsys: pytest.CaptureFixture[str]) -> No
     assert capsys.readouterr().out == "runs holds no such runs\n"
     assert main(["runs", "--json", "--env", "CartPole-v1"]) == 0
     (listed,) = json.loads(capsys.readouterr().out)
-    assert {name: listed[name] for name in ("path", "state", "steps", "total_steps", "seed", "iteration")} == {
+    assert {name: listed[name] for name in ("path", "state", "steps", "total_steps", "share", "seed", "iteration")} == {
         "path": "runs/lost",
         "state": "killed",
-        "steps": 10,
+        "steps": 490,
         "total_steps": 1000,
+        "share": 50,
         "seed": 3,
         "iteration": 5,
     }

@@ -109,3 +109,15 @@ def test_error_of_a_hook_is_one_line(error: BaseException, message: str, tmp_pat
         hooks.bind_hook(broken, Config(), tmp_path)({"iteration": 7}, cast(Agent, None))
     assert re.fullmatch(rf"the hook \S+broken {message}", str(caught.value))
     assert caught.value.__cause__ is error
+
+
+def test_a_hook_may_change_its_copy_of_the_metrics(tmp_path: Path) -> None:
+    metrics = {"iteration": 7, "loss": 2.0}
+
+    def clear(iteration: hooks.Iteration) -> None:
+        iteration.metrics.clear()
+        raise ValueError(f"mine {iteration.number}")
+
+    with pytest.raises(hooks.HookFailed, match=r"failed after iteration 7: ValueError: mine 7$"):
+        hooks.bind_hook(clear, Config(), tmp_path)(metrics, cast(Agent, None))
+    assert metrics == {"iteration": 7, "loss": 2.0}

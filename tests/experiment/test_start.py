@@ -88,6 +88,7 @@ def test_fields_of_the_experiment_stay(name: str) -> None:
 
 def test_budget_can_only_grow() -> None:
     assert extended_by(CONFIG, {}, 1024).run.total_steps == 1024
+    assert extended_by(CONFIG, {"run": {"total_steps": "1e3"}}, None).run.total_steps == 1000
     assert extended_by(CONFIG, {}, 512) == CONFIG
     with pytest.raises(ValueError, match=r"^total_steps is 511: the run was made for 512, it can only grow"):
         extended_by(CONFIG, {}, 511)

@@ -120,7 +120,7 @@ def test_a_search_shows_its_trials_and_the_command_of_the_best(tmp_path: Path) -
     assert f"Best of 6 trials: trial {best}, return {scores[best]:.4g}, with ppo.clip" in words
     assert "lockstep train cartpole" in words
     assert "ppo.clip 100%" in words
-    assert "failed" in words
+    assert "no result" in words
     (tmp_path / "trials.db").write_bytes(json.dumps("no database").encode())
     with pytest.raises(ValueError, match=r"trials\.db can't be read: "):
         write_comparison(folders, tmp_path / "report.html", ["found"], tmp_path)

@@ -56,6 +56,14 @@ def test_checkpoints_are_pending_until_they_are_evaluated(folder: RunFolder) -> 
     assert evaluations.pending() == [110]
 
 
+def test_the_last_checkpoint_of_a_run_that_ended_early_is_evaluated(folder: RunFolder) -> None:
+    add_checkpoints(folder, 20, 33)
+    evaluations = evaluate(folder, i20=1.0)
+    assert evaluations.pending() == []
+    (folder.checkpoint(33) / "state.json").write_text('{"complete": true}')
+    assert evaluations.pending() == [33]
+
+
 def test_the_first_of_equal_checkpoints_is_the_best(folder: RunFolder) -> None:
     assert read_best(folder) is None
     evaluate(folder, i20=-5.0, i40=3.0, i60=3.0, i80=float("nan"), i100=2.0)

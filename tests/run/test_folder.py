@@ -28,10 +28,12 @@ def test_created_folder_can_be_opened(folder: RunFolder) -> None:
     assert folder.tree() == {"version": 1}
 
 
-def test_resume_command_names_the_module_of_the_environment(folder: RunFolder) -> None:
+def test_resume_command_names_the_modules_of_environment_and_hooks(folder: RunFolder) -> None:
     assert folder.resume_command() == f"lockstep resume {folder.path}"
     folder.rewrite({"version": 1, "env": {"module": "my_envs"}})
     assert folder.resume_command() == f"lockstep resume {folder.path} --env.module my_envs"
+    folder.rewrite({"version": 1, "run": {"hooks": "my_hooks:log"}})
+    assert folder.resume_command() == f"lockstep resume {folder.path} --run.hooks my_hooks:log"
 
 
 def test_existing_folder_is_not_overwritten(folder: RunFolder) -> None:

@@ -48,7 +48,8 @@ def main(argv: Sequence[str]) -> int:
     if args.json:
         print(json.dumps([dataclasses.asdict(run) | {"path": str(run.path)} for run in listed], indent=2))
     else:
-        print(table(listed, args.folder) if listed else f"{args.folder} holds no such runs")
+        such = "such " if args.state or args.env else ""
+        print(table(listed, args.folder) if listed else f"{args.folder} holds no {such}runs")
     return 0
 
 
@@ -56,11 +57,10 @@ def table(listed: Sequence[ListedRun], root: Path) -> str:
     """Format runs of the folder `root` as a table with a line of headings."""
     rows = [("run", "state", "environment", "steps", "return", "steps/s", "age")]
     for run in listed:
-        share = 100 if run.state == "done" else 100 * run.steps // run.total_steps if run.total_steps else 0
         speed = "–" if run.steps_per_second is None else f"{run.steps_per_second:,.0f}"
         value = "–" if run.return_mean is None else f"{run.return_mean:.4g}"
         name = str(run.path.relative_to(root))
-        rows.append((name, run.state, run.env, f"{run.steps:,} {share:>3}%", value, speed, _duration(run.age)))
+        rows.append((name, run.state, run.env, f"{run.steps:,} {run.share:>3}%", value, speed, _duration(run.age)))
     widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
     aligned = "<<<>>>>"
     lines = (

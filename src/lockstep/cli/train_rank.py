@@ -174,7 +174,9 @@ def _result_text(run: TrainingRun, resume: str) -> str:
         reason = "by a hook" if run.ended_by_hook else f"run.stop_at_return ({run.stop_at_return:g}) was reached"
         lines.append(f"ended: {reason}")
     if episodes.mean is not None:
-        lines.append(f"return: {episodes.mean:.4g}, mean of the last {len(episodes.returns)} episodes")
+        count = len(episodes.returns)
+        over = "that of one episode" if count == 1 else f"mean of the last {count} episodes"
+        lines.append(f"return: {episodes.mean:.4g}, {over}")
     if counters.solved_at is not None:
         lines.append(f"solved: it reached {counters.goal:g} after {counters.solved_at:,} steps")
     if counters.env_faults:

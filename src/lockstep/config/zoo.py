@@ -98,7 +98,8 @@ def _find_entry(entries: Mapping[str, object], env_id: str, path: Path) -> str:
     ]
     if not found:
         close = get_close_matches(env_id, entries, 3, 0.4)
-        nearest = f"the nearest are {', '.join(close)}" if close else f"it has {', '.join([*entries][:5])} and so on"
+        more = " and so on" if len(entries) > 5 else ""
+        nearest = f"the nearest are {', '.join(close)}" if close else f"it has {', '.join([*entries][:5])}{more}"
         raise ValueError(f"{path} has no entry for env.id {env_id!r}; {nearest}")
     return found[0]
 

@@ -173,7 +173,7 @@ def restore_history(state: State, replayed: State, first: int, env_id: str) -> H
         if differing:
             raise ValueError(
                 f"env.id is {env_id!r}: environment {first + index} reached a different state when its actions were replayed; "
-                "start a new run, for example with `env.engine: envpool`, which needs no replay"
+                "start a new run, with `env.engine: envpool` if envpool has the environment: it needs no replay"
             )
     return History.from_state(state, replayed["returns"])
 

@@ -43,17 +43,14 @@ class Iteration:
 
     def __init__(self, metrics: Mapping[str, object], path: Path, load: "Callable[[], TrainedPolicy]") -> None:
         self.metrics = dict(metrics)
-        """Metrics of the iteration, as in `metrics.jsonl`. docs/metrics.md describes the keys."""
+        """Metrics of the iteration, as in `metrics.jsonl`. docs/metrics.md describes the keys. Changing them does not change the run."""
+        self.number = int(str(metrics["iteration"]))
+        """Number of the iteration; the first is 1."""
         self.path = path
         """Folder of the run."""
         self.stopped = False
         """True after `stop` was called."""
         self._load = load
-
-    @property
-    def number(self) -> int:
-        """Number of the iteration; the first is 1."""
-        return int(str(self.metrics["iteration"]))
 
     @cached_property
     def policy(self) -> "TrainedPolicy":

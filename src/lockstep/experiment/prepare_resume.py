@@ -54,6 +54,7 @@ def prepare_resume(folder: RunFolder, before: Config, config: Config, iteration:
             remove_stored_after(folder, config.run, iteration)
         if config != before:
             save_config(folder, config)
+        folder.unmark_pruned()
         return found.iteration
     if iteration is not None:
         raise with_advice(damaged[0], folder.checkpoint(iteration))

@@ -149,11 +149,16 @@ def completion_text(folder: RunFolder, config: Config) -> str:
 
 def extended_by(config: Config, tree: Mapping[str, Mapping[str, object]], total_steps: int | None) -> Config:
     """Return the config of a run that is resumed, with changed RESUMABLE_FIELDS and a larger budget. Raises ValueError for other changes."""
+    run = dict(tree.get("run", {}))
+    if "total_steps" in run:
+        budget = decode({"run": {"total_steps": run.pop("total_steps")}}, config).run.total_steps
+        total_steps = budget if total_steps is None else total_steps
+        tree = {**tree, "run": run}
     given = [f"{section}.{field}" for section, fields in tree.items() for field in fields]
     fixed = next((name for name in given if name not in RESUMABLE_FIELDS), None)
     if fixed:
         raise ValueError(
-            f"{fixed}: it is part of the experiment and stays as it is; resume takes {', '.join(RESUMABLE_FIELDS)}"
+            f"{fixed}: it is part of the experiment and stays as it is; resume takes run.total_steps, {', '.join(RESUMABLE_FIELDS)}"
         )
     engine = tree.get("env", {}).get("engine", config.env.engine)
     if engine != config.env.engine and not {engine, config.env.engine} <= set(SAME_EPISODES):

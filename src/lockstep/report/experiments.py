@@ -33,6 +33,8 @@ _IGNORED = {
     "run.evaluate_every",
     "run.evaluate_episodes",
     "run.keep",
+    "run.hooks",
+    "env.info_metrics",
 }
 """Fields in which runs of one experiment may differ."""
 _DEFAULTS = {

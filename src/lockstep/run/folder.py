@@ -178,11 +178,11 @@ class RunFolder:
     def resume_command(self, *options: str) -> str:
         """Return the command that resumes this run, with `options`.
 
-        It names the module of `env.module` and the address of `run.store`, which a run folder must not use by itself.
+        It names the modules of `env.module` and `run.hooks` and the address of `run.store`, which a run folder must not use by itself.
         """
         tree = self.tree()
         command = ["lockstep", "resume", str(self)]
-        for name, field in (("env", "module"), ("run", "store")):
+        for name, field in (("env", "module"), ("run", "hooks"), ("run", "store")):
             section = tree.get(name)
             if isinstance(section, dict) and section.get(field):
                 command += [f"--{name}.{field}", str(section[field])]

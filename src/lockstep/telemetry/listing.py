@@ -35,6 +35,8 @@ class ListedRun:
     """Environment steps so far."""
     total_steps: int | None
     """Value of `run.total_steps`."""
+    share: int
+    """Completed percentage of the iterations that `run.total_steps` gives."""
     return_mean: float | None
     """Mean return of the last 20 training episodes; before there are 20, of all of them."""
     best_evaluation: float | None
@@ -57,8 +59,8 @@ def list_runs(root: Path, state: str | None = None) -> Iterator[ListedRun]:
 
 
 def run_folders(root: Path) -> list[Path]:
-    """Return the folders of the runs in a folder, and of those of the sweeps in it, in alphabetical order."""
-    configs = [*root.glob("*/config.json"), *root.glob("*/runs/*/config.json")]
+    """Return the folders of the runs in a folder, which may be that of a sweep, and of those of the sweeps in it, in alphabetical order."""
+    configs = [path for pattern in ("*", "runs/*", "*/runs/*") for path in root.glob(f"{pattern}/config.json")]
     return [config.parent for config in sorted(configs)]
 
 
@@ -83,6 +85,7 @@ def _listed(folder: RunFolder, state: State, why: str) -> ListedRun:
         iteration=int(number(row.get("iteration")) or 0),
         steps=steps,
         total_steps=_int_or_none(run.get("total_steps")),
+        share=_share(config, int(number(row.get("iteration")) or 0)),
         return_mean=mean,
         best_evaluation=None if best is None else best.return_mean,
         steps_per_second=steps / seconds if seconds else None,
@@ -94,6 +97,15 @@ def _listed(folder: RunFolder, state: State, why: str) -> ListedRun:
 def _section(config: Mapping[str, object], name: str) -> Mapping[str, Any]:
     section = config.get(name)
     return section if isinstance(section, dict) else {}
+
+
+def _share(config: Mapping[str, object], iteration: int) -> int:
+    """Return the completed percentage of the iterations of a run."""
+    total = _int_or_none(_section(config, "run").get("total_steps"))
+    count, steps = _section(config, "env").get("count"), _section(config, "rollout").get("steps")
+    if not total or not isinstance(count, int) or not isinstance(steps, int) or count * steps < 1:
+        return 0
+    return min(100, 100 * iteration // max(1, total // (count * steps)))
 
 
 def _int_or_none(value: object) -> int | None:
@@ -112,8 +124,8 @@ def state_of(folder: RunFolder) -> tuple[State, str]:
         in_use = last is not None and last.ended is None
     if in_use:
         return "running", ""
-    pruned = None if last is not None and last.how == "done" else folder.why_pruned()
-    if pruned is not None:
+    pruned = folder.why_pruned()
+    if pruned is not None:  # also if its last iteration was over before it could be ended
         return "pruned", pruned
     if last is None:
         return "new", ""

@@ -6,12 +6,21 @@
 
 const MARGIN = 0.06;
 const MAX_VALUES = 6;
+/** Ratio of the largest to the smallest number from which an axis may be logarithmic, as in `report/curves.py`. */
+const DECADES = 100;
 const visibility = new IntersectionObserver((entries) => {
   for (const entry of entries) entry.target.chart.setVisible(entry.isIntersecting);
 }, { rootMargin: "100px" });
 const sizes = new ResizeObserver((entries) => {
   for (const entry of entries) entry.target.chart.resize();
 });
+
+/** Return whether the numbers of all lines are positive and span decades. */
+function spansDecades(series) {
+  const numbers = series.flatMap(({ y }) => y.filter((value) => value !== null));
+  const least = numbers.reduce((low, value) => Math.min(low, value), Infinity);
+  return least > 0 && numbers.some((value) => value >= DECADES * least);
+}
 
 class Chart {
   /** `zoom` is the state that all charts share: `range`, in units of the axis or null, and `set(range)`. */
@@ -73,7 +82,9 @@ class Chart {
     const divisor = this.options.axis.divisor;
     const tables = this.series.map((line) => [line.x.map((x) => x / divisor), line.y, ...(line.low ? [line.low, line.high] : [])]);
     const data = tables.length ? uPlot.join(tables) : [[]];
-    const layout = JSON.stringify([this.series.map((line) => [line.color, line.dash, !!line.low, !!line.fill, line.x.length === 1]), this.options.axis.unit, !!this.options.marks]);
+    this.logarithmic = !!this.options.decades && spansDecades(this.series);
+    const lines = this.series.map((line) => [line.color, line.dash, !!line.low, !!line.fill, line.x.length === 1]);
+    const layout = JSON.stringify([lines, this.options.axis.unit, !!this.options.marks, this.logarithmic]);
     if (layout !== this.layout) {
       this.layout = layout;
       this.uplot?.destroy();
@@ -107,7 +118,7 @@ class Chart {
       series,
       bands,
       legend: { show: false },
-      scales: { x: { time: false, range: (_, min, max) => this.horizontal(min, max) }, y: { range: () => this.vertical() } },
+      scales: { x: { time: false, range: (_, min, max) => this.horizontal(min, max) }, y: { distr: this.logarithmic ? 3 : 1, range: () => this.vertical() } },
       axes: [
         { ...axis, size: 22, gap: 3, space: 60, values: (_, values) => values.map((value) => `${short(value, 1e3)}${unit}`) },
         { ...axis, size: 46, gap: 4, space: 26, values: (_, values) => values.map((value) => short(value, 1e3)) },
@@ -154,7 +165,8 @@ class Chart {
         bottom = Math.min(bottom, line.low?.[place] ?? line.y[place]);
         top = Math.max(top, line.high?.[place] ?? line.y[place]);
       });
-    if (low > high) return [0, 1];
+    if (low > high) return this.logarithmic ? [0.1, 1] : [0, 1];
+    if (this.logarithmic) return [low / 1.5, high * 1.5];
     const half = (high - low) / 2;
     [low, high] = half ? [Math.max(bottom, low - half), Math.min(top, high + half)] : [bottom, top];
     if (this.options.limit) high = Math.min(high, this.options.limit);

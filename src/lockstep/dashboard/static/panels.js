@@ -90,7 +90,7 @@ class Panels {
       charts[place].figure.dataset.metric = name;
       const goal = name === "return" || name === "evaluation" ? this.goal : null;
       const marks = name.startsWith("evaluation");
-      charts[place].show(this.lines(name), { axis: this.axis, goal, marks });
+      charts[place].show(this.lines(name), { axis: this.axis, goal, marks, decades: name === "value_loss" });
     });
   }
 

@@ -77,9 +77,9 @@ def record(preset: str, compiled: str, digest: str, processor: str) -> str:
 
 def main() -> int:
     """Train, and write the file after every run."""
-    fast = [name for name in presets.names() if presets.family(name) is None]
+    trainable = [name for name in presets.names() if presets.family(name) is None]
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("presets", nargs="*", default=fast, metavar="PRESET")
+    parser.add_argument("presets", nargs="*", default=trainable, metavar="PRESET")
     parser.add_argument("--compile", nargs="+", choices=("off", "on"), default=["off", "on"])
     parser.add_argument("--emulate", metavar="PROCESSOR")
     arguments = parser.parse_args()

@@ -130,3 +130,13 @@ def test_state_of_a_real_run_while_it_trains_and_after_a_kill(run_cli, begin, tm
     process.communicate()
     wait_for(lambda: not RunFolder(run).in_use(), "the end of its lock")
     assert run_cli("runs").stdout.splitlines()[1].split()[:3] == ["live", "killed", "CartPole-v1"]
+
+
+@pytest.mark.slow
+def test_a_pruned_run_that_is_resumed_is_done(run_cli, tmp_path: Path) -> None:
+    words = ("--total-steps", 4096, "--run.checkpoint-every", 1, "--run.progress", "off", "--name", "again")
+    assert run_cli("train", "cartpole", *words).rc == 0
+    RunFolder(tmp_path / "runs" / "again").mark_pruned("return 9")
+    assert run_cli("runs").stdout.splitlines()[1].split()[:2] == ["again", "pruned"]
+    assert run_cli("resume", "again", "--iteration", 1).rc == 0
+    assert run_cli("runs").stdout.splitlines()[1].split()[:2] == ["again", "done"]

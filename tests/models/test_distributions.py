@@ -66,6 +66,12 @@ def test_features_of_gsde_are_the_inputs_of_the_last_layer(settings: dict[str, A
     distribution = make_distribution(LOW, HIGH, config)
     policy = Policy(4, distribution, config, torch.Generator(), torch.float64)
     assert distribution.features == policy.policy_head.in_features == features
+    state = torch.zeros(2, policy.state_size, dtype=torch.float64)
+    outputs, *_ = policy.act(torch.ones(2, 4, dtype=torch.float64), None, state)
+    of_features = outputs[:, 3 : 3 + features].abs().sum()
+    assert of_features > 0
+    gradients = torch.autograd.grad(of_features, list(policy.parameters()), allow_unused=True)
+    assert all(gradient is None or not gradient.any() for gradient in gradients), "no gradient passes into the features"
     # for features of magnitude 1, the expected squared norm of the noise is 1, as with the other distributions
     parameters = torch.tensor([[0.0] * 3 + [1.0] * features + list(distribution.initial_log_std)])
     std = distribution.named(parameters)["log_std"].exp()

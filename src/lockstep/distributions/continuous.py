@@ -19,8 +19,9 @@ class ContinuousDistribution(ABC):
     """Distribution of the A continuous components of actions.
 
     Its parameters `[N, D]` are the outputs of the policy's last layer, then its inputs if the distribution sets
-    `features`, then learned numbers that do not depend on the observation. Actions are `[N, A]`. The methods work on every row separately, and draw no random numbers except in
-    `noise`: actions depend on weights, observation and noise only.
+    `features`, then learned numbers that do not depend on the observation. Actions are `[N, A]`. The methods work on
+    every row separately, and draw no random numbers except in `noise`: actions depend on weights, observation and noise
+    only.
     """
 
     bounded = False

@@ -88,11 +88,10 @@ class Evaluations:
         rows = self._folder.evaluations()
         newest = int(str(rows[-1]["iteration"])) if rows else 0
         checkpoints = self._folder.checkpoints()
-        return [number for number in checkpoints if number > newest and self._is_due(number)]
-
-    def _is_due(self, checkpoint: int) -> bool:
-        # training may have ended before its budget was used up
-        return is_due(checkpoint, self._every, self._last) or self._folder.training_ended(checkpoint)
+        last = self._last
+        if checkpoints and self._folder.training_ended(checkpoints[-1]):  # perhaps before the budget was used up
+            last = checkpoints[-1]
+        return [number for number in checkpoints if number > newest and is_due(number, self._every, last)]
 
     def append(self, row: Mapping[str, object]) -> None:
         """Append the result of an evaluation, with `iteration`, `return_mean` and `episodes`, and update the best checkpoint."""

@@ -302,3 +302,33 @@ def test_unknown_variants_are_refused(learning: SimpleNamespace) -> None:
     assert [chosen.name for chosen in learning.tasks.with_variants(table, ["std-1"])] == ["ablation-std-1"]
     with pytest.raises(ValueError, match=r"^std-2: there is no such variant of ablation; there are advantages-once, "):
         learning.tasks.with_variants(table, ["std-2"])
+
+
+@pytest.mark.slow
+@pytest.mark.exhaustive
+def test_a_stored_result_is_that_of_this_version(root: Path, tmp_path: Path, environ: dict[str, str]) -> None:
+    flags = ["default-classic", "--only", "CartPole-v1", "--seeds", "0", "--repeated", "repeated"]
+    words = [sys.executable, str(root / "benchmarks/learning/verify.py"), *flags]
+    done = subprocess.run(words, cwd=tmp_path, env=environ, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout.splitlines()[-1]) == (0, "CartPole-v1 seed 0: equal")
+
+
+def test_results_that_differ_are_named(
+    learning: SimpleNamespace, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    import verify
+
+    played = learning.records.summary([1.0, 2.0])
+    stored = {"seed": 3, "commit": "0123456789abcdef", "steps": 64, "digest": "a", "evaluation": {"sampled": played}}
+    for seed, changes in ((3, {}), (4, {"digest": "b", "evaluation": {"sampled": learning.records.summary([1.0])}})):
+        for name, record in (("stored", stored), ("repeated", stored | changes)):
+            path = learning.records.result_path(tmp_path / name, "table", "task", seed)
+            learning.records.write_record(path, record | {"seed": seed})
+    # a run that has no stored result
+    path = learning.records.result_path(tmp_path / "repeated", "table", "task", 5)
+    learning.records.write_record(path, stored | {"seed": 5})
+    assert verify.compare(tmp_path / "stored", tmp_path / "repeated", "table", "task") == 1
+    assert capsys.readouterr().out.splitlines() == [
+        "task seed 3: equal",
+        "task seed 4: differs in digest, sampled evaluation (stored by commit 0123456789ab)",
+    ]

@@ -100,9 +100,15 @@ def test_page_follows_a_run_from_its_start_to_its_end(
     assert drawn(browser)
     spans = "[[1, 99], [0.01, null, 1], [0, 1]].map(y => spansDecades([{y}]))"
     assert ask(browser, spans) == [False, True, False]
-    assert [browser.execute_script(DRAW, values) for values in ([0.01, 5], [1, 5])] == [3, 1]
+    # last, two drawings in one task: uPlot computes its ranges after the task, also those of the first
+    drawings = ([[0.01, 5]], [[1, 5]], [[0.01, None, 5]], [[0.01, 5], [0.1, 5]])
+    drawn_as = [browser.execute_script(DRAW, lists) for lists in drawings]
+    assert [kind for kind, *_ in drawn_as] == [3, 1, 3, 1]
+    assert drawn_as[2][1:] == pytest.approx([0.01 / 1.5, 5 * 1.5])
     (tmp_path / "enough").touch()
     wait_for(lambda: state(browser) == ["live", "done"], "the end of the run")
+    # the hook ended it long before its ten million steps
+    assert int(ask(browser, "document.querySelector('#rows .steps').textContent").rstrip("%").split()[-1]) < 100
     fits(browser)
     assert [entry["message"] for entry in browser.get_log("browser")] == []
     os.killpg(process.pid, signal.SIGINT)
@@ -112,11 +118,13 @@ def test_page_follows_a_run_from_its_start_to_its_end(
 
 DRAW = """
 const chart = document.querySelector('[data-metric=value_loss] .plot').chart;
-chart.series = [{ ...chart.series[0], x: [1, 2], y: arguments[0], low: null, high: null }];
-chart.draw();
-return chart.uplot.scales.y.distr;
+for (const y of arguments[0]) {
+  chart.series = [{ ...chart.series[0], x: y.map((_, place) => place), y, low: null, high: null }];
+  chart.draw();
+}
+return [chart.uplot.scales.y.distr, ...chart.vertical(true)];
 """
-"""Draws two value losses, and returns uPlot's number of the kind of axis: 1 linear, 3 logarithmic."""
+"""Draws lists of value losses, and returns uPlot's number of the kind of axis of the last, 1 linear or 3 logarithmic, and the range of a logarithmic axis."""
 
 
 def ask(browser: Any, expression: str) -> Any:

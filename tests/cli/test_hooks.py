@@ -11,6 +11,8 @@ from tests.live_runs import digests, rows
 import lockstep
 
 MODULE = """
+import sys
+
 import torch
 
 
@@ -32,6 +34,12 @@ def exits(iteration):
 
 def returns_text(iteration):
     return {"name": "text"}
+
+
+def changes_weights(iteration):
+    if iteration.number == 2:
+        agent = sys._getframe(1).f_locals["agent"]
+        next(iter(agent.state().values())).add_(1)
 """
 TASK = ("--env", "CartPole-v1", "--rollout.steps", 64, "--ppo.epochs", 1, "--ppo.minibatches", 4, "--plan.shards", 2)
 SHORT = ("--total-steps", 20 * 8 * 64, "--run.progress", "off", "--run.checkpoint-every", 3)
@@ -131,6 +139,7 @@ def test_error_of_a_hook_is_shown_with_its_line(
         ("my_hooks:other", 2, "run.hooks is 'my_hooks:other': my_hooks has no function 'other'"),
         ("my_hooks:torch", 2, "run.hooks is 'my_hooks:torch': torch is a module, not a function"),
         ("my_hooks:returns_text", 1, "the hook returns_text returned name = 'text': it must be a finite number"),
+        ("my_hooks:changes_weights", 1, "the hook changes_weights changed the agent in training after iteration 2: change"),
     ],
 )
 def test_wrong_hook_is_named_in_one_line(run_cli, tmp_path: Path, hook: str, code: int, message: str) -> None:

@@ -8,6 +8,8 @@ import pytest
 import lockstep
 from lockstep.cli import doctor
 from lockstep.cli.main import COMMANDS, main
+from lockstep.config import VERSION
+from lockstep.run.folder import RunFolder
 
 SOURCE = Path(lockstep.__file__).parents[1]
 
@@ -152,3 +154,14 @@ def test_invalid_arguments_are_reported_in_one_line(
 ) -> None:
     assert main(words) == 2
     assert capsys.readouterr() == ("", f"lockstep: {line}\n")
+
+
+@pytest.mark.parametrize("command", ["diff", "eval", "export", "plot", "report", "resume", "verify", "watch"])
+def test_a_run_of_a_newer_version_is_refused_in_one_line(
+    command: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = RunFolder.create(tmp_path / "run", {"version": VERSION + 1, "env": {"id": "CartPole-v1"}}, {})
+    (folder.path / "metrics.jsonl").write_text('{"iteration": 1, "digest": "0", "env_steps": 64, "return_mean": 9.0}\n')
+    assert main([command, *[str(folder.path)] * (2 if command == "diff" else 1)]) == 2
+    line = f"config version {VERSION + 1} is newer than this lockstep reads ({VERSION}): upgrade lockstep"
+    assert capsys.readouterr() == ("", f"lockstep: {folder.path / 'config.json'}: {line}\n")

@@ -3,6 +3,7 @@
 import re
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
@@ -10,6 +11,11 @@ import pytest
 from lockstep.algorithm.agent import Agent
 from lockstep.config import Config
 from lockstep.experiment import hooks
+
+
+def agent(digest: str) -> Agent:
+    """An agent of which only the digest is used."""
+    return cast(Agent, SimpleNamespace(digest=lambda: digest))
 
 
 class Clock:
@@ -54,8 +60,8 @@ def fixture_call(clock: Clock, tmp_path: Path) -> Callable[[float], None]:
     bound = hooks.bind_hook(lambda iteration: clock.advance(cast(float, iteration.metrics["wait"])), Config(), tmp_path)
 
     def call(seconds: float) -> None:
-        metrics: dict[str, Any] = {"iteration": 1, "wait": seconds}
-        bound(metrics, cast(Agent, None))
+        metrics: dict[str, Any] = {"iteration": 1, "wait": seconds, "digest": "a"}
+        bound(metrics, agent("a"))
 
     return call
 
@@ -121,3 +127,13 @@ def test_a_hook_may_change_its_copy_of_the_metrics(tmp_path: Path) -> None:
     with pytest.raises(hooks.HookFailed, match=r"failed after iteration 7: ValueError: mine 7$"):
         hooks.bind_hook(clear, Config(), tmp_path)(metrics, cast(Agent, None))
     assert metrics == {"iteration": 7, "loss": 2.0}
+
+
+def test_a_hook_that_changed_the_agent_is_named(tmp_path: Path) -> None:
+    def changes(iteration: hooks.Iteration) -> None:
+        pass
+
+    bound = hooks.bind_hook(changes, Config(), tmp_path)
+    assert bound({"iteration": 7, "digest": "a"}, agent("a")) == ({}, False)
+    with pytest.raises(hooks.HookFailed, match=r"changes changed the agent in training after iteration 7: change iter"):
+        bound({"iteration": 7, "digest": "a"}, agent("b"))

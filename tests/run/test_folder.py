@@ -157,6 +157,12 @@ def test_checkpoints_are_numbered_folders(folder: RunFolder) -> None:
     assert folder.checkpoint(20).name == "00000020"
 
 
+def test_checkpoints_that_cannot_be_listed_are_an_error(folder: RunFolder) -> None:
+    (folder.path / "checkpoints").touch()
+    with pytest.raises(NotADirectoryError, match="checkpoints"):
+        folder.checkpoints()
+
+
 def test_only_one_process_can_lock_a_run(folder: RunFolder) -> None:
     script = "import sys; from pathlib import Path; from lockstep.run.folder import RunFolder; RunFolder(Path(sys.argv[1])).lock()"
     command = [sys.executable, "-c", script, str(folder.path)]

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from lockstep.cli.arguments import Arguments
 from lockstep.cli.digest import digests
 from lockstep.config.fields import RUN_FIELDS
+from lockstep.experiment.execute import open_run
 from lockstep.files import WEIGHTS_LIMIT, read_file
 from lockstep.processes.exit_codes import DONE, FAILED
 from lockstep.run.folder import RunFolder
@@ -30,7 +31,7 @@ def main(argv: Sequence[str]) -> int:
     for name in ("a", "b"):
         parser.add_argument(name, metavar=f"RUN_{name.upper()}", help="run folder, or its name in runs/")
     args = parser.read(argv)
-    folders = RunFolder.open(locate(args.a)), RunFolder.open(locate(args.b))
+    folders = open_run(locate(args.a))[0], open_run(locate(args.b))[0]
     digests_a, digests_b = (digests(folder) for folder in folders)
     shared = sorted(digests_a.keys() & digests_b.keys())
     if not shared:

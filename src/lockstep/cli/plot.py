@@ -10,6 +10,7 @@ from lockstep.cli.agents import add_checkpoint
 from lockstep.cli.arguments import Arguments, whole_number
 from lockstep.config import Config
 from lockstep.config.decode import decode
+from lockstep.experiment.execute import open_run
 from lockstep.files import make_folder
 from lockstep.run.folder import RunFolder
 from lockstep.run.locate import locate
@@ -49,7 +50,7 @@ _EPISODES = 20
 def main(argv: Sequence[str]) -> int:
     """Draw the figures and print their paths. Return the exit code."""
     args = read(argv)
-    folders = list({folder.path.resolve(): folder for folder in map(RunFolder.open, map(locate, args.run))}.values())
+    folders = list({path.resolve(): open_run(path)[0] for path in map(locate, args.run)}.values())
     if args.what in _METRIC_KINDS:
         draw = _draw_timing if args.what == "timing" else _draw_learning_curves
         print(draw(folders, args))
@@ -179,7 +180,7 @@ def _draw_timing(folders: Sequence[RunFolder], args: argparse.Namespace) -> Path
 def _draw_policy(folder: RunFolder, args: argparse.Namespace) -> list[Path]:
     from lockstep.cli.start import import_env_module_of_run
     from lockstep.envs.catalog import make_one
-    from lockstep.experiment.execute import load_agent, open_run, pick_checkpoint
+    from lockstep.experiment.execute import load_agent, pick_checkpoint
     from lockstep.experiment.policy import evaluation_seeds
     from lockstep.randomness import stream
     from lockstep.report.heatmap import draw_map

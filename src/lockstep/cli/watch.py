@@ -9,6 +9,7 @@ from pathlib import Path
 from lockstep.cli.arguments import Arguments
 from lockstep.cli.queue import wait_for_job
 from lockstep.cli.runs import table
+from lockstep.experiment.execute import open_run
 from lockstep.processes.exit_codes import DONE, INTERRUPTED
 from lockstep.run.evaluations import EVALUATIONS
 from lockstep.run.folder import RunFolder
@@ -40,9 +41,8 @@ def main(argv: Sequence[str]) -> int:
             return _show_all(Path(RunConfig.folder), args.once or not on_terminal)
         if not wait_for_job(args.run, args.once):
             return DONE
-        folder = RunFolder.open(locate(args.run))
-        # raises for broken files before anything is drawn
-        read_run_facts(folder)
+        # both raise for broken files before anything is drawn
+        folder, _ = open_run(locate(args.run))
         folder.metrics()
         if args.once:
             return _print_once(folder)

@@ -35,7 +35,10 @@ _WARN_AFTER = 30.0
 
 
 class HookFailed(RuntimeError):
-    """A hook raised an error or called `sys.exit`, which is the cause, or returned something other than metrics. The message is one line."""
+    """A hook raised an error or called `sys.exit`, which is the cause, returned something other than metrics, or changed the agent in training.
+
+    The message is one line.
+    """
 
 
 class Iteration:
@@ -115,6 +118,10 @@ def bind_hook(hook: Hook, config: Config, path: Path) -> "Callable[[Mapping[str,
             else:
                 text = f"failed {where}: {type(error).__name__}: {error}"
             raise HookFailed(f"the hook {name} {' '.join(text.split())}") from error
+        if agent.digest() != metrics["digest"]:
+            raise HookFailed(
+                f"the hook {name} changed the agent in training after iteration {iteration.number}: change iteration.policy, which is a copy"
+            )
         return HookResult(_checked(name, returned, metrics), iteration.stopped)
 
     return call

@@ -343,9 +343,11 @@ class RunFolder:
         return state.get(name) is True
 
     def checkpoints(self) -> list[int]:
-        """Return the iterations that have a checkpoint, ascending."""
-        folders = (self.path / "checkpoints").glob("[0-9]*")
-        return sorted(int(folder.name) for folder in folders if folder.name.isdigit())
+        """Return the iterations that have a checkpoint, ascending. Raises OSError if their folder can't be read."""
+        folder = self.path / "checkpoints"
+        # not glob, which takes a folder that it may not read for an empty one
+        names = os.listdir(folder) if folder.exists() else ()
+        return sorted(int(name) for name in names if name.isdecimal())
 
 
 def _iteration_after(file: BinaryIO, offset: int) -> int:

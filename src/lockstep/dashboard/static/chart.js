@@ -82,18 +82,18 @@ class Chart {
     const divisor = this.options.axis.divisor;
     const tables = this.series.map((line) => [line.x.map((x) => x / divisor), line.y, ...(line.low ? [line.low, line.high] : [])]);
     const data = tables.length ? uPlot.join(tables) : [[]];
-    this.logarithmic = !!this.options.decades && spansDecades(this.series);
+    const logarithmic = !!this.options.decades && spansDecades(this.series);
     const lines = this.series.map((line) => [line.color, line.dash, !!line.low, !!line.fill, line.x.length === 1]);
-    const layout = JSON.stringify([lines, this.options.axis.unit, !!this.options.marks, this.logarithmic]);
+    const layout = JSON.stringify([lines, this.options.axis.unit, !!this.options.marks, logarithmic]);
     if (layout !== this.layout) {
       this.layout = layout;
       this.uplot?.destroy();
-      this.uplot = new uPlot(this.settings(), data, this.plot);
+      this.uplot = new uPlot(this.settings(logarithmic), data, this.plot);
     } else this.uplot.setData(data);
     this.showValues(null);
   }
 
-  settings() {
+  settings(logarithmic) {
     const ink = color("--muted");
     const grid = { stroke: color("--line"), width: 1 };
     const font = "11px system-ui, sans-serif";
@@ -118,7 +118,7 @@ class Chart {
       series,
       bands,
       legend: { show: false },
-      scales: { x: { time: false, range: (_, min, max) => this.horizontal(min, max) }, y: { distr: this.logarithmic ? 3 : 1, range: () => this.vertical() } },
+      scales: { x: { time: false, range: (_, min, max) => this.horizontal(min, max) }, y: { distr: logarithmic ? 3 : 1, range: () => this.vertical(logarithmic) } },
       axes: [
         { ...axis, size: 22, gap: 3, space: 60, values: (_, values) => values.map((value) => `${short(value, 1e3)}${unit}`) },
         { ...axis, size: 46, gap: 4, space: 26, values: (_, values) => values.map((value) => short(value, 1e3)) },
@@ -153,20 +153,25 @@ class Chart {
     return min === null ? [0, 1] : [min - 0.5, max + 0.5];
   }
 
-  /** Return the range of the lines. Bands extend it by at most its half, so that single extremes do not flatten the lines. */
-  vertical() {
+  /**
+   * Return the range of the lines. Bands extend it by at most its half, so that single extremes do not flatten the lines.
+   *
+   * `logarithmic` is that of the drawing that asks: uPlot also asks for one that has been replaced, and never ends with a logarithmic
+   * axis that begins at 0 or below.
+   */
+  vertical(logarithmic) {
     const [from, to] = this.zoom.range ?? [-Infinity, Infinity];
     let [low, high, bottom, top] = [Infinity, -Infinity, Infinity, -Infinity];
     for (const line of this.series)
       line.x.forEach((x, place) => {
-        if (x < from || x > to) return;
+        if (x < from || x > to || line.y[place] === null) return;
         low = Math.min(low, line.y[place]);
         high = Math.max(high, line.y[place]);
         bottom = Math.min(bottom, line.low?.[place] ?? line.y[place]);
         top = Math.max(top, line.high?.[place] ?? line.y[place]);
       });
-    if (low > high) return this.logarithmic ? [0.1, 1] : [0, 1];
-    if (this.logarithmic) return [low / 1.5, high * 1.5];
+    if (logarithmic) return low > 0 && low <= high ? [low / 1.5, high * 1.5] : [0.1, 1];
+    if (low > high) return [0, 1];
     const half = (high - low) / 2;
     [low, high] = half ? [Math.max(bottom, low - half), Math.min(top, high + half)] : [bottom, top];
     if (this.options.limit) high = Math.min(high, this.options.limit);

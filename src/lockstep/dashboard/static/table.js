@@ -95,13 +95,12 @@ class RunTable {
     row.why.hidden = !run.why;
     setText(row.state, run.state);
     row.state.dataset.state = run.state;
-    const share = run.state === "done" ? 1 : run.total_steps ? Math.min(1, run.steps / run.total_steps) : 0;
     const broken = run.state === "broken";
     row.line.classList.toggle("broken", broken);
     setText(row.env, run.env ?? "");
-    setText(row.steps, broken ? "" : `${run.steps.toLocaleString("en")} · ${Math.floor(100 * share)}%`);
+    setText(row.steps, broken ? "" : `${run.steps.toLocaleString("en")} · ${run.share}%`);
     row.progress.hidden = broken;
-    row.progress.firstChild.style.width = `${100 * share}%`;
+    row.progress.firstChild.style.width = broken ? "" : `${run.share}%`;
     for (const name of ["return_mean", "best_evaluation", "steps_per_second"])
       setText(row[name], run[name] === null || run[name] === undefined ? "" : short(run[name]));
     setText(row.age, run.age === undefined ? "" : duration(run.age));

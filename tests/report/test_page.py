@@ -147,7 +147,7 @@ def test_a_run_that_ended_before_its_budget_was_used_up_says_why(
 @pytest.mark.usefixtures("undrawn")
 def test_the_last_and_the_best_evaluation_during_training(tmp_path: Path) -> None:
     folder = make_run(tmp_path)
-    assert "Evaluation during training" not in read(folder).words
+    assert "evaluation during training" not in read(folder).words
     rows = [
         {"iteration": number, "env_steps": 256 * number, "seconds": 1.0, "episodes": 5, "return_mean": mean, "sampled_return_mean": mean - 1}
         for number, mean in ((10, 90.0), (20, 70.0))
@@ -155,8 +155,8 @@ def test_the_last_and_the_best_evaluation_during_training(tmp_path: Path) -> Non
     (folder.path / "evaluations.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in rows))
     (folder.path / "best.json").write_text('{"iteration": 10, "return_mean": 90.0, "episodes": 5}')
     words = read(folder).words
-    assert "70 sampled 69; last: iteration 20, 5 episodes each" in words
-    assert "90 sampled 89; best: iteration 10, 5 episodes each" in words
+    assert "Last evaluation during training 70 sampled 69; iteration 20, 5 episodes each" in words
+    assert "Best evaluation during training 90 sampled 89; iteration 10, 5 episodes each" in words
 
 
 def test_the_page_loads_nothing_and_contains_no_script(tmp_path: Path) -> None:

@@ -10,7 +10,10 @@ from lockstep.report.style import BLUE, GREEN, SKY, VERMILION, Over, Unit, axis,
 
 Rows = Sequence[Mapping[str, Any]]
 
-__all__ = ["draw_curve", "mark_goal", "show_return"]
+__all__ = ["draw_curve", "mark_goal", "show_legend", "show_return"]
+
+_COLUMN = 2.15
+"""Width of a column of the legend, in units of 100 pixels."""
 
 
 def draw_curve(
@@ -28,12 +31,13 @@ def draw_curve(
         axes = figure.subplots()
         axes.set(title=title, ylabel="mean return (reward per episode)")
         show_return(matplotlib, axes, metrics, goal, over, evaluations)
+        show_legend(axes)
 
 
 def show_return(
     matplotlib: Any, axes: Any, metrics: Rows, goal: float | None, over: Over, evaluations: Rows = ()
 ) -> tuple[list[Series], Unit]:
-    """Draw the returns of one run, those of its evaluations during training, and a legend on `axes`.
+    """Draw the returns of one run, and those of its evaluations during training, on `axes`.
 
     Return the curves, with x in steps or seconds, and the unit of the axis.
     """
@@ -65,8 +69,13 @@ def show_return(
             series.append(Series(name, GREEN, x, y))
     if goal is not None:
         mark_goal(axes, goal, VERMILION)
-    axes.legend(frameon=False, loc="best")
     return series, unit
+
+
+def show_legend(axes: Any) -> None:
+    """Draw the legend of `axes` below them: on them it may cover a curve."""
+    columns = int(axes.figure.get_figwidth() // _COLUMN)
+    axes.figure.legend(*axes.get_legend_handles_labels(), loc="outside lower center", ncols=columns, frameon=False)
 
 
 def mark_goal(axes: Any, goal: float, color: str) -> None:

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from lockstep.report.bands import QUARTILE_CURVES, Band, Points, median_band, points
-from lockstep.report.curve import mark_goal, show_return
+from lockstep.report.curve import mark_goal, show_legend, show_return
 from lockstep.report.experiments import Experiment, RecordedRun
 from lockstep.report.hover import Readouts, Series, readouts
 from lockstep.report.style import COLORS, GRAY, Over, Unit, axis, saved_figure
@@ -86,6 +86,7 @@ def draw_curves(experiments: Sequence[Experiment], path: Path, over: Over, goal:
                 _show(matplotlib, axes, experiments, name, over)
             elif len(curve_of(runs[0], "return", over)[0]):
                 show_return(matplotlib, axes, runs[0].metrics, goal, over, runs[0].evaluations)
+                show_legend(axes)
         if len(runs) > 1:
             _finish(matplotlib, figure, panels["return"], experiments, goal)
         figure.suptitle(runs[0].title if len(runs) == 1 else _title(experiments, "learning curves"), fontsize=14)
@@ -99,7 +100,7 @@ def draw_metric(
     goal: float | None = None,
     size: tuple[float, float] = (4.8, 3.2),
 ) -> Readouts:
-    """Draw one metric of `METRICS` over steps or seconds, without title; several experiments also without legend.
+    """Draw one metric of `METRICS` over steps or seconds, without title. Only the returns of one run over steps have a legend.
 
     `size` is in units of 100 pixels. A run must have values of the metric. Return the values to show at the pointer. Raises ValueError as
     `saved_figure` does.
@@ -110,6 +111,8 @@ def draw_metric(
         axes.set_ylabel(METRICS[name].unit)
         if name == "return" and len(runs) == 1:
             series, unit = show_return(matplotlib, axes, runs[0].metrics, goal, over, runs[0].evaluations)
+            if over == "steps":
+                show_legend(axes)
         else:
             series, unit = _show(matplotlib, axes, experiments, name, over)
             if goal is not None and name == "return":

@@ -74,6 +74,29 @@ def test_envpool_without_a_required_module_is_reported(missing: str, monkeypatch
         envpool_import.registration("NoSuchTask-v0", None)
 
 
+@pytest.mark.parametrize(
+    ("library", "advice"),
+    [
+        ("libEGL.so.1", "`apt-get install libegl1 libgl1`, or use engine 'gymnasium'"),
+        ("libz.so.1", "or use engine 'gymnasium'"),
+    ],
+)
+def test_envpool_without_a_library_of_the_system_is_reported(
+    library: str, advice: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cause = f"{library}: cannot open shared object file: No such file or directory"
+
+    def import_without_library(name: str) -> ModuleType:
+        if name == "envpool.entry":
+            raise ImportError(cause)
+        return import_module(name)
+
+    monkeypatch.setattr(envpool_import, "import_module", import_without_library)
+    with pytest.raises(ValueError, match="can't be imported") as caught:
+        envpool_import.registration("NoSuchTask-v0", None)
+    assert str(caught.value).endswith(f" can't be imported: {cause}; {advice}")
+
+
 def test_envpool_with_other_families_is_imported(monkeypatch: pytest.MonkeyPatch) -> None:
     missing = "envpool.classic_control.registration"
     monkeypatch.setattr(envpool_import, "import_module", partial(import_all_but, missing))

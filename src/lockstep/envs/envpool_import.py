@@ -4,6 +4,7 @@ When envpool is imported, it registers all its families. That takes a second, mo
 environments that are rarely used.
 """
 
+import re
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -23,17 +24,24 @@ _VERSIONS = "envpool>=1.2.5"
 def registration(env_id: str, family: str | None) -> Any:
     """Return envpool's registration module, with `env_id` registered if envpool has it.
 
-    `family` is the package of envpool that is imported first; None imports all families.
+    `family` is the package of envpool that is imported first; None imports all families. Raises ValueError if this version lacks a module
+    that is imported here, or needs a library that this machine lacks.
     """
-    if family is not None:
-        if "envpool" not in sys.modules:
-            with _without_families() as envpool:
-                _import_families_on_demand(envpool)
-        with suppress(ModuleNotFoundError):  # a version with other modules: all families are imported below
-            import_module(f"envpool.{family}.registration")
-    module = _private_module("envpool.registration", "list_all_envs")
-    if env_id not in module.list_all_envs():
-        _private_module(_ALL_FAMILIES)
+    try:
+        if family is not None:
+            if "envpool" not in sys.modules:
+                with _without_families() as envpool:
+                    _import_families_on_demand(envpool)
+            with suppress(ModuleNotFoundError):  # a version with other modules: all families are imported below
+                import_module(f"envpool.{family}.registration")
+        module = _private_module("envpool.registration", "list_all_envs")
+        if env_id not in module.list_all_envs():
+            _private_module(_ALL_FAMILIES)
+    except ImportError as error:
+        hint = "`apt-get install libegl1 libgl1`, " if re.search(r"lib(E?GL|OpenGL)\.so", str(error)) else ""
+        raise ValueError(
+            f"env.engine is 'envpool': envpool {version('envpool')} can't be imported: {error}; {hint}or use engine 'gymnasium'"
+        ) from None
     return module
 
 

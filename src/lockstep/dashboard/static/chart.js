@@ -22,6 +22,12 @@ function spansDecades(series) {
   return least > 0 && numbers.some((value) => value >= DECADES * least);
 }
 
+/** Return a number if it is a power of ten, else null. */
+function powerOfTen(value) {
+  const exponent = Math.log10(value);
+  return Math.abs(exponent - Math.round(exponent)) < 1e-6 ? value : null;
+}
+
 class Chart {
   /** `zoom` is the state that all charts share: `range`, in units of the axis or null, and `set(range)`. */
   constructor(title, zoom) {
@@ -121,7 +127,15 @@ class Chart {
       scales: { x: { time: false, range: (_, min, max) => this.horizontal(min, max) }, y: { distr: logarithmic ? 3 : 1, range: () => this.vertical(logarithmic) } },
       axes: [
         { ...axis, size: 22, gap: 3, space: 60, values: (_, values) => values.map((value) => `${short(value, 1e3)}${unit}`) },
-        { ...axis, size: 46, gap: 4, space: 26, values: (_, values) => values.map((value) => short(value, 1e3)) },
+        {
+          ...axis,
+          grid: logarithmic ? { ...grid, filter: (_, values) => values.map(powerOfTen) } : grid,
+          size: 46,
+          gap: 4,
+          space: 26,
+          // a logarithmic axis leaves out numbers between powers of ten, as null, where they would be too dense
+          values: (_, values) => values.map((value) => (value === null ? "" : short(value, 1e3))),
+        },
       ],
       cursor: {
         sync: { key: "all", scales: ["x", null], setSeries: false },

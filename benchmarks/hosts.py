@@ -25,7 +25,7 @@ from time import perf_counter
 
 import torch
 
-from lockstep.group import network
+from lockstep.group import network, reduction
 from lockstep.group.network import NetworkGroup, upgrade_to_shared_memory
 from lockstep.group.reduction import is_chain_faster
 from lockstep.run.environment import processor_type
@@ -73,7 +73,7 @@ def received_bytes() -> int:
 
 def choose(way: str) -> None:
     """Let groups add rows in one way, whatever their size."""
-    network.SLICED_BYTES = 0 if way == "slices" else sys.maxsize
+    reduction.NETWORK_BYTES = 0 if way == "slices" else sys.maxsize
     network.HostChain.is_faster = lambda self, rows, row_bytes: way == "chain"  # type: ignore[method-assign]
 
 

@@ -2,7 +2,7 @@
 
     python benchmarks/observed.py [--repeats 5] [--out benchmarks/observed.json]
 
-Each run is trained twice in turn: as it is, and with an evaluation every 10 iterations, a hook that records a metric after each iteration, and a
+Each run is trained twice in turn: as it is, and with evaluations, a hook that records a metric after each iteration, and a
 dashboard that is asked for everything about the run every two seconds, as its page does. The browser is not part of it. The ratio is that of the
 speeds within a pair. With two ranks, training uses both cores of the machine.
 """
@@ -25,35 +25,25 @@ from lockstep.processes.children import module_environment
 from lockstep.run.environment import packages, processor_type
 
 HOOK = "def on_iteration(iteration):\n    return {'twice': 2.0 * iteration.number}\n"
-EVALUATION = ("--run.evaluate-every", "10", "--run.evaluate-episodes", "5")
-WORKS: Mapping[str, Sequence[str]] = {
-    "`mujoco` on HalfCheetah-v5, 1 rank": (
-        "mujoco",
-        "--env",
-        "HalfCheetah-v5",
-        "--ranks",
-        "1",
-        "--total-steps",
-        "122880",
-    ),
-    "`mujoco` on HalfCheetah-v5, 2 ranks": (
-        "mujoco",
-        "--env",
-        "HalfCheetah-v5",
-        "--ranks",
-        "2",
-        "--total-steps",
-        "204800",
-    ),
+HALFCHEETAH = ("mujoco", "--env", "HalfCheetah-v5")
+WORKS: Mapping[str, tuple[int, Sequence[str]]] = {
+    "`mujoco` on HalfCheetah-v5, 1 rank": (10, (*HALFCHEETAH, "--ranks", "1", "--total-steps", "122880")),
+    "`mujoco` on HalfCheetah-v5, 2 ranks": (10, (*HALFCHEETAH, "--ranks", "2", "--total-steps", "204800")),
+    "the same, rarer": (100, (*HALFCHEETAH, "--ranks", "2", "--total-steps", "614400")),
     "CartPole-v1, iterations of 256 steps, 2 ranks": (
-        *("--config", str(Path(__file__).with_name("cartpole_256.yaml")), "--plan.shards", "2"),
-        *("--ranks", "2", "--total-steps", "600000"),
+        10,
+        (
+            *("--config", str(Path(__file__).with_name("cartpole_256.yaml")), "--plan.shards", "2"),
+            *("--ranks", "2", "--total-steps", "600000"),
+        ),
     ),
 }
+"""Iterations between two evaluations, and the words of `lockstep train`, by name."""
+EPISODES = 5
 NOTES = """
-An evaluation plays 5 episodes with the most probable actions and 5 with sampled ones: up to 10,000 steps of HalfCheetah, while 10 iterations train 20,480 steps
-in 0.8 s, and up to 5,000 steps of CartPole, while 10 iterations train 2,560 steps in 0.05 s. A run that leaves a core idle is hardly slower. With ranks on all
-cores, the evaluation has to take its time from them. The goal of 3% is therefore met with an idle core only, and otherwise with rarer evaluations. Two ways were
+An evaluation plays 5 episodes with the most probable actions and 5 with sampled ones: up to 10,000 steps of HalfCheetah, while 10 iterations train 20,480 steps,
+and up to 5,000 steps of CartPole, while 10 iterations train 2,560 steps. A run that leaves a core idle is hardly slower. With ranks on all
+cores, the evaluation has to take its time from them: the goal of 3% needs an idle core, or evaluations that play few of all steps. Two ways were
 tried to lower the cost: ranks that keep their cores (below), and episodes that are played at the same time, which take 0.4 (CartPole) to 0.6 (HalfCheetah) of
 the CPU time of episodes one after the other. What is left is mostly the physics.
 
@@ -99,8 +89,8 @@ def _poll(address: str, ended: threading.Event) -> None:
             urlopen(f"{server}runs/{run['key']}?{token}").read()
 
 
-def speed(words: Sequence[str], *, observed: bool) -> float:
-    """Train one run, and return its environment steps per second."""
+def speed(every: int, words: Sequence[str], *, observed: bool) -> float:
+    """Train one run, if `observed` with an evaluation after `every` iterations, and return its environment steps per second."""
     with tempfile.TemporaryDirectory() as temporary:
         folder = Path(temporary)
         (folder / "measured_hook.py").write_text(HOOK)
@@ -109,7 +99,8 @@ def speed(words: Sequence[str], *, observed: bool) -> float:
         environment = module_environment()
         environment["PYTHONPATH"] = os.pathsep.join([temporary, environment.get("PYTHONPATH", "")])
         if observed:
-            command += [*EVALUATION, "--run.hooks", "measured_hook"]
+            command += ["--run.evaluate-every", str(every), "--run.evaluate-episodes", str(EPISODES)]
+            command += ["--run.hooks", "measured_hook"]
             with dashboard(folder):
                 subprocess.run(command, env=environment, check=True, capture_output=True, cwd=temporary)
         else:
@@ -127,18 +118,20 @@ def page(results: Mapping[str, Mapping[str, Sequence[float]]], machine: str) -> 
         "",
         "    python benchmarks/observed.py",
         "",
-        f"Speed with an evaluation of {EVALUATION[3]} episodes every {EVALUATION[1]} iterations, a hook and the dashboard, relative to the run without them: median of pairs of runs,",
+        f"Speed with evaluations of {EPISODES} episodes, a hook and the dashboard, relative to the run without them: median of pairs of runs,",
         f"minimum and maximum. {machine}.",
         "",
-        "| | pairs | steps/s without | steps/s with | ratio |",
-        "| --- | ---: | ---: | ---: | ---: |",
+        "| | iterations between evaluations | pairs | steps/s without | steps/s with | ratio |",
+        "| --- | ---: | ---: | ---: | ---: | ---: |",
     ]
     for work, found in results.items():
         count = min(map(len, found.values()))
         plain, observed = (list(found[name][:count]) for name in ("plain", "observed"))
         ratio = ratios(observed, plain)
         cells = f"{spread(plain).median:,.0f} | {spread(observed).median:,.0f}"
-        lines.append(f"| {work} | {count} | {cells} | {ratio.median:.3f} ({ratio.least:.3f} … {ratio.most:.3f}) |")
+        lines.append(
+            f"| {work} | {WORKS[work][0]} | {count} | {cells} | {ratio.median:.3f} ({ratio.least:.3f} … {ratio.most:.3f}) |"
+        )
     return "\n".join(lines) + "\n" + NOTES
 
 
@@ -161,8 +154,8 @@ def main() -> None:
             arguments.out.with_suffix(".md").write_text(page(results, machine))
 
     runs = {
-        f"{work}: {variant}": partial(speed, words, observed=variant == "observed")
-        for work, words in WORKS.items()
+        f"{work}: {variant}": partial(speed, *WORKS[work], observed=variant == "observed")
+        for work in WORKS
         for variant in ("plain", "observed")
     }
     interleave(runs, arguments.repeats, save)

@@ -26,13 +26,13 @@ from time import perf_counter
 
 import torch
 
-from lockstep.group import network
+from lockstep.group import reduction
 from lockstep.group.network import NetworkGroup
 
 RANKS = (2, 4, 8)
 SIZES = (10_000, 100_000, 500_000, 2_000_000)
 WAYS = ("gather", "slices")
-LARGE = network.SLICED_BYTES
+LARGE = reduction.NETWORK_BYTES
 """Bytes of all rows from which on lockstep chooses slices."""
 
 
@@ -49,7 +49,7 @@ def received_bytes() -> int:
 
 def measure(group: NetworkGroup, way: str, size: int, repeats: int) -> tuple[float, float]:
     """Return the milliseconds of a reduction, and the bytes per rank."""
-    network.SLICED_BYTES = sys.maxsize if way == "gather" else 0
+    reduction.NETWORK_BYTES = sys.maxsize if way == "gather" else 0
     parts = torch.full((1, size), group.rank + 1.0)
     total = group.reduce(parts, "sum")
     assert total[0] == total[-1] == group.size * (group.size + 1) / 2

@@ -19,7 +19,7 @@ from lockstep.bench.simulation.network import (
     received_bytes,
     reduction_seconds,
 )
-from lockstep.group import network, shared
+from lockstep.group import reduction
 from lockstep.group.reduction import is_chain_faster
 
 
@@ -62,22 +62,22 @@ def test_times_on_the_loopback_interface_are_about_those_that_were_measured(root
 
 
 def test_slices_are_chosen_where_the_groups_choose_them() -> None:
-    small, large = network.SLICED_BYTES // 4 // 4 - 1, network.SLICED_BYTES // 4 // 4
+    small, large = reduction.NETWORK_BYTES // 4 // 4 - 1, reduction.NETWORK_BYTES // 4 // 4
     assert [adds_slices(Rows(4, 1, numbers, 4), False) for numbers in (small, large)] == [False, True]
     assert not adds_slices(Rows(2, 1, 10 * large, 4), False), "two rows are gathered, whatever their size"
-    floats = shared.SLICED_BYTES // 4
-    assert [adds_slices(Rows(shared.SLICED_ROWS, 1, numbers, 4), True) for numbers in (floats - 1, floats)] == [
+    floats = reduction.MEMORY_ROW_BYTES // 4
+    assert [adds_slices(Rows(reduction.MEMORY_ROWS, 1, numbers, 4), True) for numbers in (floats - 1, floats)] == [
         False,
         True,
     ]
-    assert not adds_slices(Rows(shared.SLICED_ROWS - 1, 1, floats, 4), True)
+    assert not adds_slices(Rows(reduction.MEMORY_ROWS - 1, 1, floats, 4), True)
 
 
 @pytest.mark.parametrize(("ranks", "times"), [(4, 1.5), (64, 6), (1024, 20)])
 def test_slices_are_faster_for_large_models(ranks: int, times: float, monkeypatch: pytest.MonkeyPatch) -> None:
     rows, cluster = Rows(ranks, 1, 2_000_000, 4), hosts(1)
     sliced = reduction_seconds(cluster, range(ranks), rows)
-    monkeypatch.setattr("lockstep.bench.simulation.network.NETWORK_BYTES", math.inf)
+    monkeypatch.setattr("lockstep.group.reduction.NETWORK_BYTES", math.inf)
     gathered = reduction_seconds(cluster, range(ranks), rows)
     assert gathered > times * sliced
 

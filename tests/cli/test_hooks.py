@@ -139,7 +139,11 @@ def test_error_of_a_hook_is_shown_with_its_line(
         ("my_hooks:other", 2, "run.hooks is 'my_hooks:other': my_hooks has no function 'other'"),
         ("my_hooks:torch", 2, "run.hooks is 'my_hooks:torch': torch is a module, not a function"),
         ("my_hooks:returns_text", 1, "the hook returns_text returned name = 'text': it must be a finite number"),
-        ("my_hooks:changes_weights", 1, "the hook changes_weights changed the agent in training after iteration 2: change"),
+        (
+            "my_hooks:changes_weights",
+            1,
+            "the hook changes_weights changed the agent in training after iteration 2: change",
+        ),
     ],
 )
 def test_wrong_hook_is_named_in_one_line(run_cli, tmp_path: Path, hook: str, code: int, message: str) -> None:

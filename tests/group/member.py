@@ -12,7 +12,7 @@ from pathlib import Path
 import torch
 import torch.distributed as dist
 
-from lockstep.group import host_chain, neighbors, network, shared
+from lockstep.group import host_chain, neighbors, reduction, shared
 from lockstep.group.channel import Spec
 from lockstep.group.group import Group, RankLost, ordered_sum
 from lockstep.group.host import SharedMemoryChannel
@@ -326,8 +326,7 @@ def check_all(group: Group, kind: str) -> None:
 def main(kind: str, scenario: str, rank: int, size: int, address: str, descriptor: int) -> None:
     torch.set_num_threads(1)
     shared.ARENA = SMALL
-    shared.SLICED_ROWS, shared.SLICED_BYTES = 3, 800
-    network.SLICED_BYTES = SMALL
+    reduction.MEMORY_ROWS, reduction.MEMORY_ROW_BYTES, reduction.NETWORK_BYTES = 3, 800, SMALL
     if scenario == "secret" and rank == size - 1:
         global SECRET
         SECRET = b"another secret.."

@@ -105,7 +105,7 @@ def test_store_has_to_prove_that_it_knows_the_secret() -> None:
     def answer(listener: socket.socket) -> None:
         connection, _ = listener.accept()
         with connection, suppress(OSError):
-            connection.sendall(b"\0\0\0\x1e#CHALLENGE#" + b"n" * 19)
+            connection.sendall(b"\0\0\0\x1f#CHALLENGE#" + b"n" * 20)
             received.append(connection.recv(1000))
             connection.sendall(b"\0\0\0\x09#WELCOME#")
             received.append(connection.recv(1000))

@@ -23,10 +23,11 @@ from lockstep.randomness import seed_of, stream
 from lockstep.run.evaluations import Choice
 from lockstep.run.folder import RunFolder
 
-__all__ = ["TrainedPolicy", "evaluation_seeds", "load_policy"]
+__all__ = ["ActTogether", "TrainedPolicy", "evaluation_seeds", "load_policy"]
 
 Act = Callable[[Any, dict[str, Any]], Any]
 ActTogether = Callable[[Sequence[Any], Sequence[dict[str, Any]]], Sequence[Any]]
+"""Function from one observation and one info of each environment to one action for each."""
 
 
 class TrainedPolicy:

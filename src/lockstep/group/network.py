@@ -15,7 +15,7 @@ from lockstep.group.host import Host
 from lockstep.group.host_chain import HostChain, split_by_host
 from lockstep.group.neighbors import find_neighbors
 from lockstep.group.point_to_point import NetworkChannel, PointToPoint
-from lockstep.group.reduction import NETWORK_BYTES as SLICED_BYTES
+from lockstep.group.reduction import in_slices
 from lockstep.group.shared import SharedMemoryGroup, make_host_subgroup
 from lockstep.group.solo import Solo
 from lockstep.group.tally import StoreTally, Tally
@@ -115,7 +115,7 @@ class NetworkGroup(Group):
             return super().reduce(own_rows, phase)
         if self._chain is not None and self._chain.is_faster(sum(counts), own_rows[0].nbytes):
             return self._chain.add(own_rows.cpu(), counts, phase).to(own_rows.device)
-        if sum(counts) <= 2 or sum(counts) * own_rows[0].nbytes < SLICED_BYTES:
+        if not in_slices(sum(counts), own_rows[0].nbytes):
             return super().reduce(own_rows, phase)
         return self._add_slices(own_rows.cpu(), counts, phase).to(own_rows.device)
 

@@ -6,7 +6,16 @@ hosts with several ranks, rows are added along a chain of hosts (`host_chain.py`
 
 from collections.abc import Sequence
 
-__all__ = ["MEMORY_ROWS", "MEMORY_ROW_BYTES", "NETWORK_BYTES", "PIECE", "chain_bytes", "is_chain_faster"]
+__all__ = [
+    "MEMORY_ROWS",
+    "MEMORY_ROW_BYTES",
+    "NETWORK_BYTES",
+    "PIECE",
+    "chain_bytes",
+    "in_slices",
+    "in_slices_in_memory",
+    "is_chain_faster",
+]
 
 NETWORK_BYTES = 2 << 20
 """Bytes of all rows of a reduction between hosts from which on they are added in slices, if there are more than two rows."""
@@ -21,6 +30,16 @@ _LATENCY, _MESSAGE, _BYTE = 80e-6, 60e-6, 0.8e-9
 """Seconds until a message arrives on another host, seconds of the processor per message, and seconds per byte, of 10 Gbit/s Ethernet."""
 
 
+def in_slices(rows: int, row_bytes: int) -> bool:
+    """Return True if `rows` rows of `row_bytes` bytes are added in slices between hosts."""
+    return rows > 2 and rows * row_bytes >= NETWORK_BYTES
+
+
+def in_slices_in_memory(rows: int, row_bytes: int) -> bool:
+    """Return True if `rows` rows of `row_bytes` bytes are added in slices in shared memory."""
+    return rows >= MEMORY_ROWS and row_bytes >= MEMORY_ROW_BYTES
+
+
 def is_chain_faster(sizes: Sequence[int], rows: int, row_bytes: int) -> bool:
     """Return True if a chain of hosts adds `rows` rows in less time than the ranks by themselves. `sizes` are the numbers of ranks of the hosts.
 
@@ -29,9 +48,9 @@ def is_chain_faster(sizes: Sequence[int], rows: int, row_bytes: int) -> bool:
     ranks, largest = sum(sizes), max(sizes)
     if largest == 1 or len(sizes) == 1:
         return False
-    in_slices = rows > 2 and rows * row_bytes >= NETWORK_BYTES
-    received = row_bytes * ((rows + ranks) / ranks if in_slices else rows) * (ranks - largest) / ranks
-    alone = (2 if in_slices else 1) * 2 * (ranks - 1) * _MESSAGE + largest * received * _BYTE
+    slices = in_slices(rows, row_bytes)
+    received = row_bytes * ((rows + ranks) / ranks if slices else rows) * (ranks - largest) / ranks
+    alone = (2 if slices else 1) * 2 * (ranks - 1) * _MESSAGE + largest * received * _BYTE
     return 2 * (len(sizes) - 1) * (_LATENCY + _MESSAGE) + chain_bytes(sizes, row_bytes) * _BYTE < alone
 
 

@@ -23,8 +23,7 @@ from lockstep.group.channel import Channel, LocalChannel, Spec
 from lockstep.group.group import Clock, Group, ordered_sum
 from lockstep.group.host import Host
 from lockstep.group.memory import CACHE_LINE
-from lockstep.group.reduction import MEMORY_ROW_BYTES as SLICED_BYTES
-from lockstep.group.reduction import MEMORY_ROWS as SLICED_ROWS
+from lockstep.group.reduction import in_slices_in_memory
 from lockstep.group.solo import Solo
 from lockstep.group.tally import LocalTally, Tally
 
@@ -111,7 +110,7 @@ class SharedMemoryGroup(Group):
 
     def reduce(self, own_rows: Tensor, phase: str) -> Tensor:
         """See `Group.reduce`. The sum is computed directly from the shared rows."""
-        is_large = sum(self.row_counts(len(own_rows))) >= SLICED_ROWS and own_rows[0].nbytes >= SLICED_BYTES
+        is_large = in_slices_in_memory(sum(self.row_counts(len(own_rows))), own_rows[:1].nbytes)
         add = self._add_slices if is_large else self._add_all
         sums = [
             add(self._exchange(own_rows, chunk, phase), phase) for chunk in self._chunks(own_rows.shape, own_rows.dtype)

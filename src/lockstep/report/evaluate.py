@@ -8,11 +8,12 @@ from typing import Any
 
 import gymnasium as gym
 
+from lockstep.experiment.policy import ActTogether
+
 __all__ = [
     "EVALUATION",
     "MAX_STEPS",
     "SAMPLED_EVALUATION",
-    "ActTogether",
     "Begin",
     "Evaluation",
     "play_episodes",
@@ -28,8 +29,6 @@ MAX_STEPS = 100_000
 Begin = Callable[[], Callable[[Any, dict[str, Any]], Any]]
 """Function that is called at the beginning of an episode. It returns a function from observation and info to action, which keeps the memory
 of a recurrent policy during the episode."""
-ActTogether = Callable[[Sequence[Any], Sequence[dict[str, Any]]], Sequence[Any]]
-"""Function from one observation and one info of each environment to one action for each."""
 
 
 def play_episodes(

@@ -346,8 +346,8 @@ class RunFolder:
         """Return the iterations that have a checkpoint, ascending. Raises OSError if their folder can't be read."""
         folder = self.path / "checkpoints"
         # not glob, which takes a folder that it may not read for an empty one
-        names = os.listdir(folder) if folder.exists() else ()
-        return sorted(int(name) for name in names if name.isdecimal())
+        paths = folder.iterdir() if folder.exists() else ()
+        return sorted(int(path.name) for path in paths if path.name.isdecimal())
 
 
 def _iteration_after(file: BinaryIO, offset: int) -> int:

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from lockstep.group.reduction import MEMORY_ROW_BYTES, MEMORY_ROWS, NETWORK_BYTES, chain_bytes, is_chain_faster
+from lockstep.group.reduction import chain_bytes, in_slices, in_slices_in_memory, is_chain_faster
 
 __all__ = [
     "NETWORKS",
@@ -108,9 +108,7 @@ class Rows(NamedTuple):
 
 def adds_slices(rows: Rows, in_memory: bool) -> bool:
     """Return True if each rank adds one slice of the columns, as `SharedMemoryGroup.reduce` and `NetworkGroup.reduce` decide."""
-    if in_memory:
-        return rows.total >= MEMORY_ROWS and rows.bytes >= MEMORY_ROW_BYTES
-    return rows.total > 2 and rows.total * rows.bytes >= NETWORK_BYTES
+    return (in_slices_in_memory if in_memory else in_slices)(rows.total, rows.bytes)
 
 
 def received_bytes(rows: Rows, ranks: int, slices: bool) -> float:

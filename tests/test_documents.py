@@ -145,7 +145,7 @@ def test_every_extra_is_documented_and_checked_by_doctor() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     extras = set(project["optional-dependencies"]) - {"dev", "docs"}
     table = (
-        (ROOT / "docs" / "index.md").read_text(encoding="utf-8").partition("| extra | brings |")[2].partition("\n\n")[0]
+        (ROOT / "docs" / "index.md").read_text(encoding="utf-8").partition("| extra | adds |")[2].partition("\n\n")[0]
     )
     assert set(re.findall(r"^\| `(\w+)` \|", table, re.MULTILINE)) == extras
     assert {extra for _, extra, _ in doctor._OPTIONAL.values()} == extras - {"all"}

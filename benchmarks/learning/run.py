@@ -46,8 +46,12 @@ IGNORED = {"run.name", "run.folder", "run.seed", "run.progress", "run.loggers"}
 
 
 def settings(task: Task, scale: float) -> dict[str, dict[str, object]]:
-    """Return the settings of a task, by section and field, without those of its preset."""
-    tree: dict[str, dict[str, object]] = {"env": {"id": task.env}, "run": {"total_steps": round(task.steps * scale)}}
+    """Return the settings of a task, by section and field, without those of its preset. Bits are portable, so that digests hold on other processors."""
+    tree: dict[str, dict[str, object]] = {
+        "env": {"id": task.env},
+        "run": {"total_steps": round(task.steps * scale)},
+        "runtime": {"bits": "portable"},
+    }
     for section, fields in task.flags.items():
         tree[section] = tree.get(section, {}) | fields
     return tree

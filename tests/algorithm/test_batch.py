@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from tests.algorithm.minibatches import minibatches_of
 from torch import Tensor
 
 from lockstep.algorithm.batch import Batch, ImageRows, RowLayout, row_weights, sequence_resets
@@ -77,7 +78,7 @@ def batch_of(**settings: object) -> Batch:
 
 
 def test_minibatches_in_the_order_of_every_epoch() -> None:
-    minibatches = list(batch_of().minibatches())
+    minibatches = list(minibatches_of(batch_of()))
     assert [(minibatch.epoch, minibatch.samples) for minibatch in minibatches] == [(0, 2), (0, 1), (1, 2), (1, 2)]
     assert [minibatch.microbatches[0].rows.flatten().tolist() for minibatch in minibatches] == [
         [3, 1],
@@ -91,10 +92,10 @@ def test_minibatches_in_the_order_of_every_epoch() -> None:
 
 def test_minibatches_of_images() -> None:
     images = ImageRows([torch.arange(6, dtype=torch.uint8).view(6, 1)], count=2)
-    (microbatch,) = next(batch_of(pixels=images, needs_next_pixels=True).minibatches()).microbatches
+    (microbatch,) = next(minibatches_of(batch_of(pixels=images, needs_next_pixels=True))).microbatches
     assert microbatch.pixels.flatten().tolist() == [3, 1]
     assert microbatch.next_pixels.flatten().tolist() == [5, 3]
-    (microbatch,) = next(batch_of(pixels=images).minibatches()).microbatches
+    (microbatch,) = next(minibatches_of(batch_of(pixels=images))).microbatches
     assert microbatch.next_pixels is None
 
 
@@ -104,7 +105,7 @@ def test_initial_states_of_every_epoch() -> None:
         sequence_numbers=sequence_numbers,
         initial_states=lambda batch, epoch: torch.tensor([[10.0 * epoch], [10.0 * epoch + 1]]),
     )
-    assert [minibatch.microbatches[0].states.tolist() for minibatch in batch.minibatches()] == [
+    assert [minibatch.microbatches[0].states.tolist() for minibatch in minibatches_of(batch)] == [
         [[1]],
         [[0]],
         [[10]],

@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from tests.algorithm.minibatches import minibatches_of
 from tests.algorithm.test_prepare import CONFIG, SHARDS, SHARES
 from tests.threaded import on_ranks
 from tests.watched import (
@@ -79,7 +80,7 @@ def test_fused_minibatch_is_the_union_of_the_minibatches_of_the_shards() -> None
         )
         for fuse in (False, True)
     )
-    for (_, _, _, microbatches), (_, _, _, joined) in zip(separate.minibatches(), fused.minibatches(), strict=True):
+    for (_, _, _, microbatches), (_, _, _, joined) in zip(minibatches_of(separate), minibatches_of(fused), strict=True):
         assert len(microbatches) == SHARDS
         (rows,) = joined
         assert torch.equal(rows.rows, torch.cat([microbatch.rows for microbatch in microbatches]))

@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from tests.algorithm.minibatches import minibatches_of
 from tests.envs.sample_environments import PREFIX, register
 
 from lockstep.algorithm import agent as agents
@@ -100,7 +101,7 @@ def test_minibatches_hold_the_images_of_their_rows(fused: bool, share_data: bool
         rollouts, 1, 0.0
     )
     rows = 0
-    for _, _, _, microbatches in batch.minibatches():
+    for _, _, _, microbatches in minibatches_of(batch):
         for microbatch in microbatches:
             assert microbatch.pixels is not None
             values = agent.policy(microbatch.rows[:, : agent.spaces.observation_size], microbatch.pixels)[1]

@@ -4,6 +4,7 @@ import math
 
 import pytest
 import torch
+from tests.algorithm.minibatches import minibatches_of
 from tests.watched import ROWS, agent_of, rollouts_of
 
 from lockstep.algorithm.batch import Microbatch
@@ -24,7 +25,7 @@ BOTH = (True, True)
 
 def microbatch_of(agent, shards: int = 1) -> Microbatch:
     prepare = Preparation(agent, CONFIG, Solo(), range(shards), 1, UpdateOptions())
-    return next(prepare(rollouts_of(agent, shards), 3, 0.0).minibatches()).microbatches[0]
+    return next(minibatches_of(prepare(rollouts_of(agent, shards), 3, 0.0))).microbatches[0]
 
 
 def test_a_finite_step_has_no_finding() -> None:

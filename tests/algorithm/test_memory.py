@@ -6,6 +6,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
+from tests.algorithm.minibatches import minibatches_of
 from tests.algorithm.test_collect import COUNT, DISCRETE, GAMMA, STEPS, Scripted
 from torch import Tensor
 
@@ -139,7 +140,7 @@ def test_minibatches_are_sequences_with_their_initial_states(
         agent, CONFIG, Solo(), (0, 1), 1, UpdateOptions(share_data=share_data, fused=fused, recompute_states=recompute)
     )(rollouts, 2, 0.0)
     trained = []
-    for _, _, _, microbatches in batch.minibatches():
+    for _, _, _, microbatches in minibatches_of(batch):
         assert len(microbatches) == (1 if fused else 2)
         for microbatch in microbatches:
             assert microbatch.states is not None

@@ -20,9 +20,9 @@ from lockstep.curiosity.intrinsic import IntrinsicRewards
 from lockstep.curiosity.settings import CuriosityConfig
 from lockstep.envs.catalog import make_engine
 from lockstep.envs.engine import Engine
+from lockstep.group.finished_count import FinishedCount
 from lockstep.group.group import ordered_sum
 from lockstep.group.solo import Solo
-from lockstep.group.tally import Tally
 from lockstep.ppo.settings import PPOConfig
 from lockstep.rollout import Rollout
 
@@ -162,8 +162,8 @@ def test_intrinsic_rewards_are_those_of_a_shorter_rollout(kind: str) -> None:
             assert torch.equal(tensor, states[1][shard][name]), name
 
 
-class Known(Tally):
-    """Tally with a total that the test sets."""
+class Known(FinishedCount):
+    """FinishedCount with a total that the test sets."""
 
     def __init__(self, total: int) -> None:
         super().__init__(10)

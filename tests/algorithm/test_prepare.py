@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from tests.algorithm.minibatches import minibatches_of
 from tests.threaded import on_ranks
 from tests.watched import CONTINUOUS, DISCRETE, ITERATION, ROWS, SEED, agent_of, perturb, rollouts_of
 from torch import Tensor
@@ -34,7 +35,7 @@ def prepare(group: Group, shards: object, share_data: bool = True) -> Batch:
 
 
 def minibatches_of(batch: Batch) -> list[list[Tensor]]:
-    return [[microbatch.rows for microbatch in microbatches] for _, _, _, microbatches in batch.minibatches()]
+    return [[microbatch.rows for microbatch in microbatches] for _, _, _, microbatches in minibatches_of(batch)]
 
 
 @pytest.mark.parametrize("shares", SHARES.values(), ids=SHARES)

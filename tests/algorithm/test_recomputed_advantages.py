@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from tests.algorithm.minibatches import minibatches_of
 from tests.threaded import on_ranks
 from tests.watched import DISCRETE, ITERATION, SEED, agent_of, perturb, rollouts_of
 from torch import Tensor
@@ -44,7 +45,7 @@ def test_epochs_after_the_first_use_the_current_critic(options: dict[str, bool])
     prepare = Preparation(agent, CONFIG, Solo(), range(SHARDS), SEED, UpdateOptions(**options))
     batch = prepare(rollouts, ITERATION, 0.0)
     before, epoch = batch.rows.clone(), 0
-    for minibatch in batch.minibatches():
+    for minibatch in minibatches_of(batch):
         if minibatch.epoch != epoch:
             epoch = minibatch.epoch
             scalars = agent.layout.scalars(batch.rows)

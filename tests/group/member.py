@@ -126,21 +126,21 @@ def check_order(group: Group) -> None:
     group.barrier("order")
 
 
-def check_tally(group: Group) -> None:
+def check_finished_count(group: Group) -> None:
     """Check that ranks see how many shards have finished an iteration, also while others are one ahead."""
-    tally, shards = group.tally(2 * group.size), 2 * group.size
+    finished, shards = group.finished_count(2 * group.size), 2 * group.size
     for iteration in range(5, 16):
         last = iteration % group.size
         if group.rank == last:
             deadline = time.monotonic() + TIMEOUT
-            while tally.total(iteration) < shards - 2 and time.monotonic() < deadline:
+            while finished.total(iteration) < shards - 2 and time.monotonic() < deadline:
                 time.sleep(0.001)
-            assert tally.total(iteration) == shards - 2
+            assert finished.total(iteration) == shards - 2
         else:
-            assert tally.total(iteration) <= shards - 2
-        tally.finish(iteration, 2)
+            assert finished.total(iteration) <= shards - 2
+        finished.finish(iteration, 2)
         if iteration % 3 == 0:
-            group.barrier("tally")
+            group.barrier("finished")
 
 
 def check_end(group: Group) -> bool:
@@ -311,7 +311,7 @@ def check_all(group: Group, kind: str) -> None:
     check_subgroups(group)
     check_channels(group)
     check_order(group)
-    check_tally(group)
+    check_finished_count(group)
     check_many(group, 2000 if kind == "shared" else 100)
     assert min(group.timings()) > 0
     assert group.timings() == (0.0, 0.0)

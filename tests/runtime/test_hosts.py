@@ -83,10 +83,10 @@ def test_ranks_have_cores_of_their_own_if_there_are_as_many(
 def test_rank_is_bound_to_its_core_until_the_runtime_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:
     allowed = os.sched_getaffinity(0)
     with join(RankInfo(0, 1, 0, 1), RuntimeConfig(device="cpu"), [0], [0]) as runtime:
-        runtime.make_room_for_idle_processes()
+        runtime.pin_to_core()
         assert os.sched_getaffinity(0) == allowed, "a single rank is not bound"
         monkeypatch.setattr(runtime, "_host_slot", HostSlot(0, 1, 1, max(allowed)))
-        runtime.make_room_for_idle_processes()
+        runtime.pin_to_core()
         assert os.sched_getaffinity(0) == {max(allowed)}
     assert os.sched_getaffinity(0) == allowed
 

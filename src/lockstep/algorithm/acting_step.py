@@ -22,7 +22,7 @@ class StepOutputs(NamedTuple):
     parameters: Tensor
     """`[B, D]`, of the action distribution."""
     values: Tensor | None
-    """`[B]`; None if the policy does not compute them along."""
+    """`[B]`; None if the critic is evaluated separately, after the rollout."""
     state: Tensor | None
     """`[B, S]` after the step; None without memory."""
 

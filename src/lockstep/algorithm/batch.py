@@ -188,12 +188,6 @@ class Batch:
     """Function of this batch and an epoch that recomputes the advantages and value targets of the rows with the current weights, and the
     statistics of the minibatches of the epoch (`ppo.recompute_advantages`)."""
 
-    def minibatches(self) -> Iterator[Minibatch]:
-        """Iterate over all minibatches, epoch by epoch."""
-        for epoch in range(len(self.advantage_statistics)):
-            self.begin_epoch(epoch)
-            yield from self.minibatches_of(epoch)
-
     def begin_epoch(self, epoch: int) -> None:
         """Recompute advantages and `advantage_statistics`, if the config says so; to be called before `minibatches_of`."""
         if epoch > 0 and self.recompute is not None:

@@ -38,7 +38,7 @@ _WRONG_SAMPLES = (
     "an observation, a reward or a value estimate is not finite: check the environment, or lower ppo.learning_rate"
 )
 _OVERFLOW = "the gradient is finite, but the step makes weights infinite: lower ppo.learning_rate"
-"""Problems, for messages if the value that is their cause is not found."""
+"""Messages for the case that the value that is not finite can't be located."""
 
 
 class ScheduledValues(NamedTuple):

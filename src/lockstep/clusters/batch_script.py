@@ -10,7 +10,7 @@ from pathlib import Path
 
 from lockstep.clusters.job import Job, SweepJob
 from lockstep.files import write_atomically
-from lockstep.processes.exit_codes import BAD_INPUT, DONE, NON_FINITE, REPLICAS_DIFFER, STOPPED_BY_SIGNAL
+from lockstep.processes.exit_codes import BAD_INPUT, DONE, REPRODUCIBLE, STOPPED_BY_SIGNAL
 from lockstep.processes.parent import own_command
 
 __all__ = ["array_script", "batch_script", "faults_file", "write_array"]
@@ -38,7 +38,7 @@ done
 srun --ntasks="$ranks"{cpus} "${{command[@]}}"
 code=$?
 case $code in
-    {final}) exit $code ;; # complete, or the same error would come back
+    {final}) exit $code ;; # complete, or an error that would occur again
     {stopped}) ;; # stopped by a signal
     *)
         echo "$(date +%s) exit code $code" >> "$faults"
@@ -112,7 +112,7 @@ def _script(job: Job | SweepJob, sizes: Sequence[int], choice: str, names: Mappi
         slots="$SLURM_NTASKS" if nodes is None else f"$((SLURM_JOB_NUM_NODES * {per_node}))",
         # since Slurm 22.05, srun does not take it from the batch script
         cpus=' --cpus-per-task="$SLURM_CPUS_PER_TASK"' if "cpus-per-task" in job.options else "",
-        final="|".join(map(str, (DONE, BAD_INPUT, NON_FINITE, REPLICAS_DIFFER))),
+        final="|".join(map(str, (DONE, *REPRODUCIBLE))),
         stopped=STOPPED_BY_SIGNAL,
         bad_input=BAD_INPUT,
         restarts=job.restarts,

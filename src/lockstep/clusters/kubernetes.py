@@ -8,7 +8,7 @@ import yaml
 
 from lockstep.clusters.job import check_options
 from lockstep.clusters.request import Request
-from lockstep.processes.exit_codes import BAD_INPUT, DONE, NON_FINITE, REPLICAS_DIFFER, STOPPED_BY_SIGNAL
+from lockstep.processes.exit_codes import DONE, REPRODUCIBLE, STOPPED_BY_SIGNAL
 
 __all__ = ["manifest", "submit"]
 
@@ -68,7 +68,7 @@ def _failure_rules() -> list[dict[str, object]]:
         return {"action": action, "onExitCodes": {"containerName": "rank", "operator": "In", "values": list(codes)}}
 
     return [
-        rule("FailJob", BAD_INPUT, NON_FINITE, REPLICAS_DIFFER),  # the same error would come back
+        rule("FailJob", *REPRODUCIBLE),
         rule("Ignore", STOPPED_BY_SIGNAL),  # stopped by a signal: another pod continues
         {"action": "Ignore", "onPodConditions": [{"type": "DisruptionTarget", "status": "True"}]},
     ]

@@ -15,12 +15,10 @@ from lockstep.clusters.ray_connection import connect, disconnect, fitting, read_
 from lockstep.clusters.request import Request, reserved
 from lockstep.experiment.supervise import RestartLimit
 from lockstep.processes.exit_codes import (
-    BAD_INPUT,
     DONE,
     FAILED,
-    NON_FINITE,
     RANK_LOST,
-    REPLICAS_DIFFER,
+    REPRODUCIBLE,
     STOPPED_BY_SIGNAL,
 )
 from lockstep.processes.parent import own_command
@@ -33,9 +31,6 @@ if TYPE_CHECKING:
 
 __all__ = ["submit"]
 
-_FINAL = (BAD_INPUT, NON_FINITE, REPLICAS_DIFFER)
-"""Exit codes after which the ranks do not start again: the same error would come back. A run in use is none: a network file system may hold
-the lock of a host that was lost for some time."""
 _PLACEMENT = 30.0
 """Seconds to wait until all ranks are placed, if a smaller number can be tried. For up to a minute, Ray offers the cores of a lost node."""
 _LAST_PLACEMENT = 120.0
@@ -90,7 +85,7 @@ def _train(job: Job, resources: Mapping[str, float], write: Callable[[bool, str]
             _say(str(error))
             sizes = [smaller for smaller in sizes if smaller < size]
             continue
-        if ended.code in (DONE, *_FINAL) or asked_to_stop():
+        if ended.code in (DONE, *REPRODUCIBLE) or asked_to_stop():
             return ended.code
         if ended.code != STOPPED_BY_SIGNAL and not _restarts(job, limit, ended):
             return ended.code

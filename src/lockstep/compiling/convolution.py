@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 from torch import Tensor
 
-from lockstep.compiling.lowering import Call, Lowering, lowers
+from lockstep.compiling.lowering import Call, LoweringContext, register_lowering
 from lockstep.compiling.values import Unsupported, Value, View, collapse
 
 __all__: list[str] = []
@@ -50,8 +50,8 @@ def _both(numbers: Sequence[int]) -> list[int]:
     return list(numbers) * (2 // len(numbers))
 
 
-@lowers("convolution")
-def _convolution(lowering: Lowering, call: Call) -> None:
+@register_lowering("convolution")
+def _convolution(lowering: LoweringContext, call: Call) -> None:
     images, weight, bias, *arguments = call.args
     result, geometry = call.results[0], _geometry(weight, arguments)
     padded, filters = _padded(lowering, _rows(lowering, images), geometry.padding), lowering.view(weight)
@@ -65,8 +65,8 @@ def _convolution(lowering: Lowering, call: Call) -> None:
     _define(lowering, result, rows)
 
 
-@lowers("convolution_backward")
-def _convolution_backward(lowering: Lowering, call: Call) -> None:
+@register_lowering("convolution_backward")
+def _convolution_backward(lowering: LoweringContext, call: Call) -> None:
     gradient, images, weight, _, *arguments, output_mask = call.args
     geometry, results = _geometry(weight, arguments), iter(call.results)
     rows = _contiguous_rows(lowering, gradient)
@@ -79,7 +79,7 @@ def _convolution_backward(lowering: Lowering, call: Call) -> None:
         lowering.define(next(results), lowering.builder.reduce(rows, [0, 1, 2]))
 
 
-def _filters_gradient(lowering: Lowering, gradient: View, patches: View, result: Tensor) -> None:
+def _filters_gradient(lowering: LoweringContext, gradient: View, patches: View, result: Tensor) -> None:
     """Add up the products of gradients `[N, Y, X, O]` and patches `[N, Y, X, I, J, C]` of the images."""
     left, right = _permuted(patches, (3, 4, 5, 0, 1, 2)), _flattened(gradient, 3)
     product = View.contiguous(Value(result.numel()), (*left.sizes[:3], right.sizes[1]))
@@ -88,8 +88,8 @@ def _filters_gradient(lowering: Lowering, gradient: View, patches: View, result:
     lowering.builder.copy(_permuted(product, (3, 2, 0, 1)), lowering.view(result))
 
 
-@lowers("max_pool2d_with_indices")
-def _max_pool(lowering: Lowering, call: Call) -> None:
+@register_lowering("max_pool2d_with_indices")
+def _max_pool(lowering: LoweringContext, call: Call) -> None:
     images, *arguments = call.args
     (result, indices), (geometry, size) = call.results, _pooling(*arguments)
     padded = _padded(lowering, _rows(lowering, images), geometry.padding, -math.inf)
@@ -97,8 +97,8 @@ def _max_pool(lowering: Lowering, call: Call) -> None:
     lowering.refuse(indices, "indices of max-pooling")
 
 
-@lowers("max_pool2d_with_indices_backward")
-def _max_pool_backward(lowering: Lowering, call: Call) -> None:
+@register_lowering("max_pool2d_with_indices_backward")
+def _max_pool_backward(lowering: LoweringContext, call: Call) -> None:
     """Add the gradient of each maximum to its element, the first one if several are equal. The indices are not used."""
     gradient, images, *arguments, _ = call.args
     result, (geometry, size) = call.results[0], _pooling(*arguments)
@@ -131,7 +131,7 @@ def _pooling(
     return _Geometry(*map(_both, (stride or size, padding, dilation))), _both(size)
 
 
-def _maximum(lowering: Lowering, patches: View) -> View:
+def _maximum(lowering: LoweringContext, patches: View) -> View:
     """Return the maximum `[N, Y, X, C]` of patches `[N, Y, X, I, J, C]`."""
     views = [_selected(patches, {3: i, 4: j}) for i, j in itertools.product(*map(range, patches.sizes[3:5]))]
     sizes = views[0].sizes
@@ -141,7 +141,9 @@ def _maximum(lowering: Lowering, patches: View) -> View:
     return maximum
 
 
-def _images_gradient(lowering: Lowering, gradient: View, filters: View, result: Tensor, geometry: _Geometry) -> None:
+def _images_gradient(
+    lowering: LoweringContext, gradient: View, filters: View, result: Tensor, geometry: _Geometry
+) -> None:
     """Compute the gradient of images from gradients `[N, Y, X, O]` and filters `[O, C, I, J]`."""
     reach = [(size - 1) * by for size, by in zip(filters.sizes[2:], geometry.dilation, strict=True)]
     around = [to - by for to, by in zip(reach, geometry.padding, strict=True)]
@@ -161,7 +163,9 @@ def _images_gradient(lowering: Lowering, gradient: View, filters: View, result: 
     _define(lowering, result, rows)
 
 
-def _scatter_gradient(lowering: Lowering, gradient: View, filters: View, result: Tensor, geometry: _Geometry) -> None:
+def _scatter_gradient(
+    lowering: LoweringContext, gradient: View, filters: View, result: Tensor, geometry: _Geometry
+) -> None:
     """Compute `_images_gradient` by adding the products for each position of the filters to the images, one position after the other."""
     count, channels, height, width = result.shape
     padding = geometry.padding
@@ -178,12 +182,12 @@ def _scatter_gradient(lowering: Lowering, gradient: View, filters: View, result:
     _define_inside(lowering, result, images, padding)
 
 
-def _rows(lowering: Lowering, images: Tensor) -> View:
+def _rows(lowering: LoweringContext, images: Tensor) -> View:
     """View images `[N, C, H, W]` as `[N, H, W, C]`."""
     return _permuted(lowering.view(images), _ROWS)
 
 
-def _padded(lowering: Lowering, rows: View, padding: Sequence[int], number: float = 0) -> View:
+def _padded(lowering: LoweringContext, rows: View, padding: Sequence[int], number: float = 0) -> View:
     """Return images `[N, H, W, C]` with a number around them."""
     if not any(padding):
         return rows
@@ -201,7 +205,7 @@ def _inside(padded: View, padding: Sequence[int]) -> View:
     return View(padded.value, offset, sizes, padded.strides)
 
 
-def _contiguous_rows(lowering: Lowering, images: Tensor) -> View:
+def _contiguous_rows(lowering: LoweringContext, images: Tensor) -> View:
     """Return images `[N, C, H, W]` as `[N, H, W, C]`, a copy if they are not in this order in memory."""
     rows = _rows(lowering, images)
     if rows.is_contiguous:
@@ -211,7 +215,7 @@ def _contiguous_rows(lowering: Lowering, images: Tensor) -> View:
     return copy
 
 
-def _define(lowering: Lowering, result: Tensor, rows: View) -> None:
+def _define(lowering: LoweringContext, result: Tensor, rows: View) -> None:
     """Bind a result `[N, C, H, W]` to contiguous images `[N, H, W, C]`, or to a copy if its memory has another order."""
     order = tuple(result.stride(dim) for dim in _ROWS)
     if View(rows.value, 0, rows.sizes, order).is_contiguous:
@@ -221,7 +225,7 @@ def _define(lowering: Lowering, result: Tensor, rows: View) -> None:
         lowering.builder.copy(_permuted(rows, _IMAGES), lowering.view(result))
 
 
-def _define_inside(lowering: Lowering, result: Tensor, padded: View, padding: Sequence[int]) -> None:
+def _define_inside(lowering: LoweringContext, result: Tensor, padded: View, padding: Sequence[int]) -> None:
     """Bind a result to padded images `[N, H, W, C]` without the padding."""
     if any(padding):
         lowering.define(result, Value(result.numel()))
@@ -230,11 +234,11 @@ def _define_inside(lowering: Lowering, result: Tensor, padded: View, padding: Se
         _define(lowering, result, padded)
 
 
-def _filled(lowering: Lowering, sizes: tuple[int, ...], number: float) -> View:
+def _filled(lowering: LoweringContext, sizes: tuple[int, ...], number: float) -> View:
     return lowering.builder.apply("assign", sizes, [_uniform(lowering, sizes, number)], shared=False)
 
 
-def _uniform(lowering: Lowering, sizes: tuple[int, ...], number: float) -> View:
+def _uniform(lowering: LoweringContext, sizes: tuple[int, ...], number: float) -> View:
     return View(lowering.builder.constant(number).value, 0, sizes, (0,) * len(sizes))
 
 

@@ -44,7 +44,7 @@ for _name, _operation in _SAME.items():
 @elementwise("add", "add_")
 def _add(e: Expression, x: Any, y: Any, alpha: float = 1) -> Any:
     if e.dtype == torch.bool:
-        raise Unsupported("sums of truth values")
+        raise Unsupported("sums of boolean tensors")
     return e("add", x, y) if alpha == 1 else e("multiply_add", y, alpha, x)
 
 
@@ -90,7 +90,7 @@ def _bitwise_or(e: Expression, x: Any, y: Any) -> Any:
 
 def _truth_values(*operands: Any) -> tuple[Any, ...]:
     if any(operand.dtype != torch.bool for operand in operands):
-        raise Unsupported("bits of integers")
+        raise Unsupported("bitwise operations on integers")
     return operands
 
 

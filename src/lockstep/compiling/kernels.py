@@ -12,9 +12,9 @@ from lockstep.compiling.trace import trace
 __all__ = ["MOST_ROWS", "Formula", "InterpretedKernel", "Kernel", "MakeKernel", "eager", "rows_per_call"]
 
 MOST_ROWS = 256
-"""Greatest number of rows per call of an interpreted kernel: intermediate results of that many rows stay in the cache."""
-_NUMBERS = 2**22
-"""Greatest number of numbers per argument and call: rows of images are large."""
+"""Largest number of rows per call of an interpreted kernel: intermediate results of that many rows stay in the cache."""
+_MOST_ELEMENTS = 2**22
+"""Largest number of elements per argument and call: rows of images are large."""
 
 Kernel = Callable[..., Sequence[Tensor]]
 """Function from tensors to tensors, all of fixed shapes. The next call may overwrite its results, except for those that are arguments of it."""
@@ -27,8 +27,8 @@ MakeKernel = Callable[[Formula, Sequence[Tensor]], Kernel]
 
 
 def rows_per_call(*rows: Tensor) -> int:
-    """Return into how many rows `[N, …]` arguments of an interpreted kernel are to be split at most."""
-    return max(1, min([MOST_ROWS, *(_NUMBERS // max(1, tensor.shape[1:].numel()) for tensor in rows)]))
+    """Return the largest number of rows of the arguments `[N, …]` that one call of an interpreted kernel should take."""
+    return max(1, min([MOST_ROWS, *(_MOST_ELEMENTS // max(1, tensor.shape[1:].numel()) for tensor in rows)]))
 
 
 def eager(formula: Formula, examples: Sequence[Tensor]) -> Kernel:

@@ -9,7 +9,7 @@ from torch import Tensor
 from lockstep.compiling.program import Builder
 from lockstep.compiling.values import Unsupported, Value, View
 
-__all__ = ["Call", "Expression", "Lowering", "elementwise", "lower", "lowers", "storage_of"]
+__all__ = ["Call", "Expression", "LoweringContext", "elementwise", "lower_call", "register_lowering", "storage_of"]
 
 
 class Call(NamedTuple):
@@ -23,7 +23,7 @@ class Call(NamedTuple):
     """Arguments that the call changes in place."""
 
 
-class Lowering:
+class LoweringContext:
     """The state of a translation: which value is in the storage of which tensor.
 
     Views need no instructions: a tensor is described by its storage, offset, sizes and strides.
@@ -76,7 +76,7 @@ class Lowering:
 class Expression:
     """Element-wise operations that compute the result of one call, in the order in which its elements are in memory."""
 
-    def __init__(self, lowering: Lowering, result: Tensor) -> None:
+    def __init__(self, lowering: LoweringContext, result: Tensor) -> None:
         self._lowering = lowering
         self._result = result
         strides = result.stride()
@@ -105,15 +105,15 @@ class Expression:
         self._lowering.define(self._result, content.value)
 
 
-Lower = Callable[[Lowering, Call], None]
+LoweringFunction = Callable[[LoweringContext, Call], None]
 """Function that adds the instructions of a call."""
-_LOWERINGS: dict[str, Lower] = {}
+_LOWERINGS: dict[str, LoweringFunction] = {}
 
 
-def lowers(*names: str) -> Callable[[Lower], Lower]:
+def register_lowering(*names: str) -> Callable[[LoweringFunction], LoweringFunction]:
     """Register the function that translates the calls of some operations."""
 
-    def register(function: Lower) -> Lower:
+    def register(function: LoweringFunction) -> LoweringFunction:
         _LOWERINGS.update(dict.fromkeys(names, function))
         return function
 
@@ -124,7 +124,7 @@ def elementwise(*names: str) -> Callable[[Callable[..., Any]], Callable[..., Any
     """Register a function of an Expression and the arguments of an operation that returns the operation's result."""
 
     def register(function: Callable[..., Any]) -> Callable[..., Any]:
-        def compute(lowering: Lowering, call: Call) -> None:
+        def compute(lowering: LoweringContext, call: Call) -> None:
             expression = Expression(lowering, call.results[0])
             try:
                 result = function(expression, *call.args, **call.kwargs)
@@ -132,21 +132,21 @@ def elementwise(*names: str) -> Callable[[Callable[..., Any]], Callable[..., Any
                 raise Unsupported(f"these arguments of the operation {call.name!r}") from None
             expression.finish(result)
 
-        lowers(*names)(compute)
+        register_lowering(*names)(compute)
         return function
 
     return register
 
 
-def lower(lowering: Lowering, call: Call) -> None:
+def lower_call(lowering: LoweringContext, call: Call) -> None:
     """Add the instructions of a call. Raises Unsupported."""
     if not all(lowering.has(tensor) for tensor in call.changed):
-        raise Unsupported("changes of tensors that are not computed by the formula")
+        raise Unsupported("changes in place of tensors that the formula does not compute")
     function = _LOWERINGS.get(call.name) or _unsupported
     function(lowering, call)
 
 
-def _unsupported(lowering: Lowering, call: Call) -> NoReturn:
+def _unsupported(lowering: LoweringContext, call: Call) -> NoReturn:
     raise Unsupported(f"the operation {call.name!r} of PyTorch")
 
 

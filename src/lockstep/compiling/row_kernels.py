@@ -25,7 +25,7 @@ class RowKernels:
     def compute(self, name: Hashable, formula: Formula, *arguments: Tensor) -> list[Tensor]:
         """Compute a formula of rows `[N, …]`, whose results are `[N, …]`, in blocks of one size. N must not be 0.
 
-        The rows must not depend on each other: the last block begins earlier than the previous one ends, if N is not a multiple of the size.
+        The rows must be independent: if N is not a multiple of the size, the last block overlaps the one before.
         """
         arguments, count = tuple(argument.contiguous() for argument in arguments), len(arguments[0])
         size = _block_size(count, rows_per_call(*arguments))

@@ -8,7 +8,7 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from lockstep.compiling import convolution, elementwise, structural  # noqa: F401  they register their operations
-from lockstep.compiling.lowering import Call, Lowering, lower, storage_of
+from lockstep.compiling.lowering import Call, LoweringContext, lower_call, storage_of
 from lockstep.compiling.program import Program
 from lockstep.compiling.values import Unsupported, Value, View
 
@@ -63,9 +63,9 @@ def trace(formula: Callable[..., Sequence[Tensor]], examples: Sequence[Tensor], 
         arguments = [example.detach().clone() for example in examples]
         with _Recorder() as recorder:
             results = formula(*arguments)
-    lowering = Lowering(arguments)
+    lowering = LoweringContext(arguments)
     for call in _needed(recorder.calls, results):
-        lower(lowering, call)
+        lower_call(lowering, call)
     for result in results:
         lowering.view(result)  # may capture one more tensor, and the arrays of results follow those
     first = 2 + len(arguments) + len(lowering.captured)
@@ -75,7 +75,7 @@ def trace(formula: Callable[..., Sequence[Tensor]], examples: Sequence[Tensor], 
     return Trace(lowering.builder.build(captured), lowering.captured, [result.shape for result in results])
 
 
-def _bind_result(lowering: Lowering, result: Tensor, array: int) -> None:
+def _bind_result(lowering: LoweringContext, result: Tensor, array: int) -> None:
     """Bind an array to a result: the value itself is computed there if possible."""
     view = lowering.view(result)
     if view.value.array is None and view.value.size == result.numel() and view.is_contiguous:

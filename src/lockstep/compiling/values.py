@@ -81,7 +81,7 @@ class View(NamedTuple):
 
 
 def collapse(sizes: Sequence[int], *strides: Sequence[int]) -> tuple[tuple[int, ...], tuple[tuple[int, ...], ...]]:
-    """Merge dimensions that all strided arrays of these sizes traverse like one, down to one at least. Empty arrays have one of size 0."""
+    """Merge adjacent dimensions that are contiguous in all arrays. At least one dimension remains; that of empty arrays has size 0."""
     if 0 in sizes:
         return (0,), ((1,),) * len(strides)
     kept: list[list[int]] = []

@@ -70,7 +70,7 @@ def build(config: Config, plan: Plan, runtime: Runtime) -> RankComponents:
         acting = make_agent(config, runtime.player_device, runtime.autocast(runtime.player_device))
     sequence, infos = config.rollout.sequence_length or 1, len(env.info_metrics)
     sizes = rollout_sizes(agent, config.rollout.steps, env.count // shards, sequence, infos)
-    preemption = Preemption.make(config.plan, group.tally, shards, config.rollout.steps)
+    preemption = Preemption.make(config.plan, group.finished_count, shards, config.rollout.steps)
     exchange = Exchange(group, plan, agent, acting, Rollout.specs(sizes), lag, separate, preemption)
     exchange.begin(0)
     own_shards = [

@@ -182,7 +182,7 @@ def _execute(
     try:
         _restore(components, run, group, resume_from, config.runtime.compile == "on")
         if config.run.capture_video or config.run.evaluate_every:
-            runtime.make_room_for_idle_processes()
+            runtime.pin_to_core()
         _train(components, run)
     finally:
         try:

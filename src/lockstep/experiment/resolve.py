@@ -302,7 +302,7 @@ def compiles(config: Config, images: bool) -> bool:
                 ("runtime.device", runtime.device, ("auto", "cpu")),
                 ("runtime.precision", runtime.precision, ("fp32", "fp64")),
                 ("plan.gradients", config.plan.gradients, ("ordered",)),
-                ("policy.core", config.policy.core, ("none", "lstm", "gru", "mingru")),
+                ("policy.core", config.policy.core, BUILT_IN["core"]),
                 ("policy.encoder", config.policy.encoder, ("auto", "mlp", "nature", "impala")),
                 ("policy.distribution", config.policy.distribution, BUILT_IN["distribution"]),
             )

@@ -14,7 +14,7 @@ from time import perf_counter
 from torch import Tensor
 
 from lockstep.group.channel import Channel, Spec
-from lockstep.group.tally import Tally
+from lockstep.group.finished_count import FinishedCount
 
 __all__ = ["Clock", "Group", "RankLost", "ordered_sum"]
 
@@ -73,12 +73,9 @@ class Group(ABC):
     """Number of ranks in the group."""
     clock: Clock
     """Communication time of this rank."""
-    counts: tuple[int, ...]
-    """Number of rows that each rank contributes to `gather` and `reduce`."""
-    fixed_counts = False
-    """True if the row counts were passed to `split`. False: in each call, all ranks contribute the same number of rows,
-    one or more.
-    """
+    counts: tuple[int, ...] = ()
+    """Number of rows that each rank contributes to `gather` and `reduce`, if they were passed to `split`. Empty: in each call, all ranks contribute
+    the same number of rows, one or more."""
 
     @abstractmethod
     def gather(self, own_rows: Tensor, phase: str) -> Tensor:
@@ -126,7 +123,7 @@ class Group(ABC):
         """
 
     @abstractmethod
-    def tally(self, shards: int) -> Tally:
+    def finished_count(self, shards: int) -> FinishedCount:
         """Create a count of the shards that have finished their rollouts, out of `shards` of all ranks.
 
         Every rank calls it, in the same order. Only the group of all ranks has one. Raises ValueError if the ranks have no store.
@@ -139,7 +136,9 @@ class Group(ABC):
         """
 
     def avoid_long_yields(self) -> None:  # noqa: B027
-        """Let a waiting rank sleep, and not yield, after a yield that took long: processes that only use idle time are about to run."""
+        """Let a rank that waits sleep instead of yielding its core, after a yield that took long: otherwise processes that only use idle time (SCHED_IDLE)
+        delay it.
+        """
 
     @abstractmethod
     def close(self) -> None:
@@ -151,7 +150,7 @@ class Group(ABC):
 
     def row_counts(self, count: int) -> tuple[int, ...]:
         """Return the number of rows that each rank contributes, given that this rank contributes `count`."""
-        if not self.fixed_counts:
+        if not self.counts:
             return (count,) * self.size
         assert count == self.counts[self.rank], f"{count} rows from rank {self.rank}: the counts are {self.counts}"
         return self.counts

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from lockstep.group.authentication import authenticate_peers
 from lockstep.group.channel import Channel, LocalChannel, Spec
+from lockstep.group.finished_count import FinishedCount, StoredFinishedCount
 from lockstep.group.group import Clock, Group, ordered_sum
 from lockstep.group.host import Host
 from lockstep.group.host_chain import HostChain, split_by_host
@@ -18,7 +19,6 @@ from lockstep.group.point_to_point import NetworkChannel, PointToPoint
 from lockstep.group.reduction import in_slices
 from lockstep.group.shared import SharedMemoryGroup, make_host_subgroup
 from lockstep.group.solo import Solo
-from lockstep.group.tally import StoreTally, Tally
 from lockstep.processes.host_name import host_name
 
 __all__ = ["NetworkGroup", "upgrade_to_shared_memory"]
@@ -68,7 +68,7 @@ class NetworkGroup(Group):
         self.rank = members.index(p2p.rank)
         self.size = len(members)
         self.clock = clock
-        self.counts, self.fixed_counts = tuple(counts) or (1,) * len(members), bool(counts)
+        self.counts = tuple(counts)
         self._p2p = p2p
         self._members = members
         self._peers = [(index, peer) for index, peer in enumerate(members) if peer != p2p.rank]
@@ -269,14 +269,14 @@ class NetworkGroup(Group):
             self._owned.append(channel)
         return channel
 
-    def tally(self, shards: int) -> Tally:
-        """See `Group.tally`."""
+    def finished_count(self, shards: int) -> FinishedCount:
+        """See `Group.finished_count`."""
         if not self._p2p.has_store:
             raise ValueError(
                 "plan.preempt: MPI, or the program that connected the ranks, gives them no store in which they count finished rollouts; use "
                 "runtime.backend gloo or auto"
             )
-        return StoreTally(shards, self._p2p.add)
+        return StoredFinishedCount(shards, self._p2p.add)
 
     def set_neighbors(self, neighbors: Sequence[Sequence[int]], memory: int, timeout: float) -> None:
         """Use shared memory between the neighbors from now on, the ranks of each host that `find_neighbors` returned.

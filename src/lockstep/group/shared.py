@@ -20,12 +20,12 @@ import torch
 from torch import Tensor
 
 from lockstep.group.channel import Channel, LocalChannel, Spec
+from lockstep.group.finished_count import FinishedCount, SharedFinishedCount
 from lockstep.group.group import Clock, Group, ordered_sum
 from lockstep.group.host import Host
 from lockstep.group.memory import CACHE_LINE
 from lockstep.group.reduction import in_slices_in_memory
 from lockstep.group.solo import Solo
-from lockstep.group.tally import LocalTally, Tally
 
 __all__ = ["SharedMemoryGroup", "make_host_subgroup", "max_columns"]
 
@@ -75,7 +75,7 @@ class SharedMemoryGroup(Group):
         self.rank = members.index(host.rank)
         self.size = len(members)
         self.clock = clock
-        self.counts, self.fixed_counts = tuple(counts) or (1,) * len(members), bool(counts)
+        self.counts = tuple(counts)
         self._host = host
         self._members = members
         region = host.memory.region(_region_bytes(self.size))
@@ -207,10 +207,10 @@ class SharedMemoryGroup(Group):
             self.adopt(channel)
         return channel
 
-    def tally(self, shards: int) -> Tally:
-        """See `Group.tally`."""
+    def finished_count(self, shards: int) -> FinishedCount:
+        """See `Group.finished_count`."""
         size = self.size * CACHE_LINE
-        return LocalTally(shards, memoryview(self._host.memory.region(size))[:size].cast("q"), self.rank)
+        return SharedFinishedCount(shards, memoryview(self._host.memory.region(size))[:size].cast("q"), self.rank)
 
     def adopt(self, owned: Group | Channel) -> None:
         """Close `owned` when this group is closed."""

@@ -5,9 +5,9 @@ from collections.abc import Sequence
 from torch import Tensor
 
 from lockstep.group.channel import Channel, LocalChannel, Spec
+from lockstep.group.finished_count import FinishedCount, SharedFinishedCount
 from lockstep.group.group import Clock, Group
 from lockstep.group.memory import CACHE_LINE
-from lockstep.group.tally import LocalTally, Tally
 
 __all__ = ["Solo"]
 
@@ -20,7 +20,7 @@ class Solo(Group):
 
     def __init__(self, counts: Sequence[int] = (), clock: Clock | None = None) -> None:
         self.clock = clock or Clock()
-        self.counts, self.fixed_counts = tuple(counts) or (1,), bool(counts)
+        self.counts = tuple(counts)
 
     def gather(self, own_rows: Tensor, phase: str) -> Tensor:
         """Return `own_rows` unchanged: this rank has all rows."""
@@ -43,9 +43,9 @@ class Solo(Group):
         assert source == target == 0
         return LocalChannel(specs, depth)
 
-    def tally(self, shards: int) -> Tally:
-        """See `Group.tally`."""
-        return LocalTally(shards, memoryview(bytearray(CACHE_LINE)).cast("q"), 0)
+    def finished_count(self, shards: int) -> FinishedCount:
+        """See `Group.finished_count`."""
+        return SharedFinishedCount(shards, memoryview(bytearray(CACHE_LINE)).cast("q"), 0)
 
     def close(self) -> None:
         """Do nothing: there is no connection to close."""

@@ -12,6 +12,7 @@ __all__ = [
     "PIPE_CLOSED",
     "RANK_LOST",
     "REPLICAS_DIFFER",
+    "REPRODUCIBLE",
     "STOPPED_BY_SIGNAL",
 ]
 
@@ -27,6 +28,9 @@ RANK_LOST = 4
 """A rank lost another one or the process of an environment, was ended by code outside of lockstep, or hung."""
 REPLICAS_DIFFER = 5
 """Ranks hold different weights."""
+REPRODUCIBLE = (BAD_INPUT, NON_FINITE, REPLICAS_DIFFER)
+"""Exit codes after which clusters do not start the run again, because the same error would occur. `IN_USE` is not included: a network file system may
+hold the lock of a host that was lost for some time."""
 IN_USE = 6
 """Another process trains the run."""
 STOPPED_BY_SIGNAL = 75

@@ -40,12 +40,12 @@ class Runtime(ABC):
         """Number of cores for work that may use several without changing bits."""
         self._unbound: set[int] | None = None
 
-    def make_room_for_idle_processes(self) -> None:
-        """Prepare for processes that only use idle time, such as that of evaluations, until `close`.
+    def pin_to_core(self) -> None:
+        """Bind this thread to a core of its own until `close`, if the host has exactly as many cores as ranks.
 
-        If there are exactly as many cores as ranks, bind this thread to a core of its own. Otherwise such a process has a core to itself for up to a
-        tenth of a second while two ranks share another one: a rank that waits for another hardly ever sleeps, so the kernel rarely moves it.
-        With more cores than ranks there is room, and other runs may be bound to the same cores.
+        Otherwise the kernel may run two ranks on one core, and a process that only uses idle time (SCHED_IDLE), such as that of evaluations, on
+        another one for up to a tenth of a second: a rank that waits hardly ever sleeps, so it is rarely moved. With more cores than ranks, nothing
+        is bound: other runs may be bound to the same cores.
         """
         if self._host_slot.own_core is not None and hasattr(os, "sched_setaffinity"):
             self._unbound = os.sched_getaffinity(0)

@@ -1,6 +1,6 @@
 """Log of the starts and ends of a run, `starts.jsonl`: when, with which ranks, on which host, and how each attempt ended.
 
-The file holds one JSON object per start and one per end. A start without an end is still running, or its rank 0 was killed.
+The file holds one JSON object per start and at least one per end. A start without an end is still running, or its rank 0 was killed.
 """
 
 import json
@@ -51,7 +51,7 @@ class Start:
     ended: datetime | None = None
     """End time in UTC; None if the attempt is still running or was killed."""
     how: Literal["done", "stopped", "failed"] | None = None
-    """`stopped`: by a signal, between two iterations; `failed`: by the error in `why`; None without an end."""
+    """`stopped`: by a signal; `failed`: by the error in `why`; None without an end."""
     why: str = ""
     """Name of the signal for `stopped`, one line about the error for `failed`."""
     done: int | None = None

@@ -6,7 +6,7 @@ from time import monotonic
 
 from lockstep.group.memory import CACHE_LINE
 
-__all__ = ["LocalTally", "StoreTally", "Tally"]
+__all__ = ["FinishedCount", "SharedFinishedCount", "StoredFinishedCount"]
 
 _SLOTS = 4
 """Counters that are used in turn. Players are at most two iterations apart, so no rank uses the counter of an iteration that another one is in."""
@@ -14,7 +14,7 @@ _PERIOD = 0.01
 """Seconds between two requests to a store."""
 
 
-class Tally(ABC):
+class FinishedCount(ABC):
     """Number of shards that have finished the rollout of an iteration. Every rank that plays has one and reports every iteration.
 
     Counters are never reset: each shard is counted once per iteration, so a rank knows what earlier iterations have added.
@@ -26,7 +26,7 @@ class Tally(ABC):
         self._before = [0] * _SLOTS
 
     def finish(self, iteration: int, count: int) -> None:
-        """Report that `count` shards of this rank have finished, all that it plays. Not to be called twice in an iteration."""
+        """Report that `count` shards of this rank have finished, which must be all that it plays. Call it at most once per iteration."""
         slot = iteration % _SLOTS
         self._add(slot, count)
         self._before[slot] += self._shards
@@ -43,8 +43,8 @@ class Tally(ABC):
     def _read(self, slot: int) -> int: ...
 
 
-class LocalTally(Tally):
-    """Tally in memory that ranks of one host share: a cache line for each of them, which only that rank writes."""
+class SharedFinishedCount(FinishedCount):
+    """FinishedCount in memory that ranks of one host share: a cache line for each of them, which only that rank writes."""
 
     def __init__(self, shards: int, cells: memoryview, rank: int) -> None:
         """`cells` are 8 int64 per rank, zeros at first."""
@@ -59,8 +59,8 @@ class LocalTally(Tally):
         return sum(self._cells[slot :: CACHE_LINE // 8])
 
 
-class StoreTally(Tally):
-    """Tally in the store of torch.distributed, for ranks on any hosts. A rank sees a change after 10 ms at most, and the time of a request."""
+class StoredFinishedCount(FinishedCount):
+    """FinishedCount in the store of torch.distributed, for ranks on any hosts. A rank sees a change after 10 ms at most, and the time of a request."""
 
     def __init__(self, shards: int, add: Callable[[str, int], int]) -> None:
         """`add` adds a number to a counter of the store and returns the sum."""

@@ -34,7 +34,7 @@ def prepare(group: Group, shards: object, share_data: bool = True) -> Batch:
     )
 
 
-def minibatches_of(batch: Batch) -> list[list[Tensor]]:
+def minibatch_rows(batch: Batch) -> list[list[Tensor]]:
     return [[microbatch.rows for microbatch in microbatches] for _, _, _, microbatches in minibatches_of(batch)]
 
 
@@ -47,7 +47,7 @@ def test_shared_minibatch_is_a_slice_of_one_permutation(shares: list[tuple[int, 
         slices = torch.from_numpy(permutations.permutation(SHARDS * ROWS)).chunk(MINIBATCHES)
         for m, expected in enumerate(slices):
             microbatches = [
-                microbatch for batch in batches for microbatch in minibatches_of(batch)[epoch * MINIBATCHES + m]
+                microbatch for batch in batches for microbatch in minibatch_rows(batch)[epoch * MINIBATCHES + m]
             ]
             assert len(microbatches) == SHARDS
             assert {len(microbatch) for microbatch in microbatches} == {ROWS // MINIBATCHES}
@@ -76,7 +76,7 @@ def test_advantage_statistics_with_a_mean_far_above_the_deviation(
     )  # advantages are the rewards
     batch = Preparation(agent, config, Solo(), range(2), SEED, UpdateOptions())(rollouts, ITERATION, 0.0)
     for expected, microbatches in zip(
-        batch.advantage_statistics.flatten(0, 1).tolist(), minibatches_of(batch), strict=True
+        batch.advantage_statistics.flatten(0, 1).tolist(), minibatch_rows(batch), strict=True
     ):
         rows = torch.cat(microbatches).to(torch.float64)
         valid = rows[rows[:, -1] == 1, -4]

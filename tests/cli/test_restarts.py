@@ -59,10 +59,10 @@ def faulty(tmp_path: Path, kind: str, *, at: int = 140, once: bool = True) -> li
     ("kind", "ranks", "text"),
     [
         ("exit async", 1, "(exit code 75) of Faulty-v0 died during step"),
-        ("hang", 1, "did not move for 2 s in stage rollout, iteration 5, environment"),
+        ("hang", 1, "made no progress for 2 s in stage rollout, iteration 5, environment"),
         ("segfault", 2, "was killed by SIGSEGV"),
         pytest.param("exit", 2, "ended with exit code 75, before the end of training", marks=pytest.mark.exhaustive),
-        pytest.param("hang", 2, "did not move for 2 s", marks=pytest.mark.exhaustive),
+        pytest.param("hang", 2, "made no progress for 2 s", marks=pytest.mark.exhaustive),
         pytest.param("stop", 2, "was stopped by a signal for 2 s", marks=pytest.mark.exhaustive),
         pytest.param("segfault", 1, "was killed by SIGSEGV", marks=pytest.mark.exhaustive),
     ],

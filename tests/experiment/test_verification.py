@@ -8,7 +8,13 @@ import pytest
 
 from lockstep.config import Config
 from lockstep.experiment.hooks import Iteration, import_hook
-from lockstep.experiment.verification import HOOK, compare_digest, first_difference, original_config, write_expected
+from lockstep.experiment.verification import (
+    HOOK,
+    compare_digest,
+    first_different_iteration,
+    original_config,
+    write_expected,
+)
 from lockstep.telemetry.attempts import Start
 
 STEPS = Config().env.count * Config().rollout.steps
@@ -58,6 +64,6 @@ def test_training_ends_at_a_difference_or_with_the_last_digest(tmp_path: Path) -
 
 
 def test_first_difference() -> None:
-    assert first_difference({1: "a", 2: "b"}, {1: "a", 2: "b", 3: "c"}) is None
-    assert first_difference({1: "a", 2: "b"}, {1: "a", 2: "x"}) == 2
-    assert first_difference({1: "a", 2: "b"}, {1: "a"}) == 2
+    assert first_different_iteration({1: "a", 2: "b"}, {1: "a", 2: "b", 3: "c"}) is None
+    assert first_different_iteration({1: "a", 2: "b"}, {1: "a", 2: "x"}) == 2
+    assert first_different_iteration({1: "a", 2: "b"}, {1: "a"}) == 2

@@ -81,7 +81,7 @@ def test_all_other_ranks_report_the_hanging_rank(kind: str, started: Ranks, tmp_
         printed, errors = rank.communicate()
         assert rank.returncode == 3, errors
         assert printed.startswith("rank 2 ")
-        why = "no sign of life for 6 s in stage start" if kind == "shared" else "no response within 3 s"
+        why = "no heartbeat for 6 s in stage start" if kind == "shared" else "no response within 3 s"
         assert printed.endswith(f" is lost in phase 'lost': {why} (see runtime.timeout)\n")
 
 

@@ -72,7 +72,7 @@ def test_missing_rank_is_reported_with_the_phase(join: Join, monkeypatch: pytest
     other = threading.Thread(target=groups[1].barrier, args=("advantages",), daemon=True)
     monkeypatch.setattr(threading, "excepthook", lambda error: None)  # the thread raises RankLost too
     other.start()
-    line = rf"^rank 2 \(process {os.getpid()} on host .*\) is lost in phase 'advantages': no sign of life for \d s in stage start \(see runtime.timeout\)$"
+    line = rf"^rank 2 \(process {os.getpid()} on host .*\) is lost in phase 'advantages': no heartbeat for \d s in stage start \(see runtime.timeout\)$"
     with pytest.raises(RankLost, match=line):
         groups[0].barrier("advantages")
     other.join()
@@ -108,7 +108,7 @@ def test_a_lost_rank_that_has_reported_its_error_is_marked(code: int | None, rep
         pass
     cells = groups[0]._host._cells_of(1)
     cells[heartbeat.PROCESS] = ended.pid
-    cells[heartbeat._VERDICT] = 0 if code is None else code + 1
+    cells[heartbeat._EXIT_CODE] = 0 if code is None else code + 1
     with pytest.raises(RankLost, match="its process has ended") as caught:
         groups[0].barrier("statistics")
     assert caught.value.reported == reported

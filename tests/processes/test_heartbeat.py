@@ -38,7 +38,7 @@ def test_ranks_have_heartbeats_of_their_own(heartbeats: Heartbeats) -> None:
 
 
 @pytest.mark.parametrize("code", [0, 75])
-def test_verdict_is_the_exit_code(heartbeats: Heartbeats, code: int) -> None:
+def test_exit_code_of_a_rank_that_is_about_to_end(heartbeats: Heartbeats, code: int) -> None:
     heartbeat.set_exit_code(code)
     assert heartbeats.of_rank(1).exit_code == code
 

@@ -130,7 +130,7 @@ def test_silent_rank_is_named_and_ended(watched: Watched, capfd: pytest.CaptureF
         else f"heartbeat.enter('rollout'); heartbeat.beat(3)\n{program}",
     )
     assert outcome.code == RANK_LOST
-    where = r"rank 1 on host \S+ did not move for 1 s in stage rollout, iteration 5, environment 3"
+    where = r"rank 1 on host \S+ made no progress for 1 s in stage rollout, iteration 5, environment 3"
     assert re.fullmatch(rf"{where} \(see runtime.timeout\)", outcome.fault)
     assert "most recent call first" in capfd.readouterr().err, "the stack traces"
 
@@ -158,7 +158,7 @@ def test_silence_that_is_long_for_the_stage_is_announced(
     assert watched("heartbeat.enter('learn'); work(0.3); time.sleep(0.9); work(0.1); end(0)").code == DONE
     lines = capfd.readouterr().err.splitlines()
     assert len(lines) == 1, lines
-    assert re.match(r"lockstep: rank 0 has not moved for \d s in stage learn, iteration 5", lines[0])
+    assert re.match(r"lockstep: rank 0 has made no progress for \d s in stage learn, iteration 5", lines[0])
 
 
 def test_rank_that_waits_in_a_library_is_not_silent(watched: Watched) -> None:

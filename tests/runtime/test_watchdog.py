@@ -51,7 +51,7 @@ def test_silent_rank_prints_its_stack_traces_and_is_killed(run: Run, body: str) 
     done = run(body)
     assert done.returncode == -signal.SIGKILL
     first, *others = done.stderr.splitlines()
-    where = r"rank 1 on host \S+ did not move for \d s in stage rollout, iteration 5, environment 3"
+    where = r"rank 1 on host \S+ made no progress for \d s in stage rollout, iteration 5, environment 3"
     assert re.fullmatch(rf"lockstep: {where} \(see runtime.timeout\); its stack traces:", first)
     assert 'File "<string>", line 10 in <module>' in "\n".join(others)
 
@@ -61,7 +61,7 @@ def test_silent_rank_prints_its_stack_traces_and_is_killed(run: Run, body: str) 
 def test_silent_rank_that_is_process_1_of_a_container_ends(run: Run, body: str) -> None:
     done = run(f"assert os.getpid() == 1; {body}", prefix=CONTAINER)
     assert done.returncode == signal.SIGRTMAX
-    assert re.search(r"did not move for \d s in stage rollout", done.stderr)
+    assert re.search(r"made no progress for \d s in stage rollout", done.stderr)
 
 
 def test_stopped_rank_is_killed(run: Run) -> None:
@@ -157,7 +157,7 @@ def test_player_that_hangs_is_named_after_the_timeout(
     finally:
         launcher.kill()
     assert re.search(
-        r"did not move for \d s in stage rollout, iteration 4, environment 0 \(see runtime.timeout\)", done.stderr
+        r"made no progress for \d s in stage rollout, iteration 4, environment 0 \(see runtime.timeout\)", done.stderr
     )
     assert "hanging.py" in done.stderr, "the stack trace shows the environment"
     assert re.search(

@@ -99,9 +99,9 @@ def test_launcher_adds_the_cause_of_a_loss(folder: RunFolder) -> None:
         fail_after(attempt, 3, lost)
     record_fault(folder, "a rank lost another process", 4, reported=True)
     assert read_starts(folder)[-1].why == str(lost)
-    record_fault(folder, "rank 1 did not move for 5 s", 4, reported=False)
+    record_fault(folder, "rank 1 made no progress for 5 s", 4, reported=False)
     (start,) = read_starts(folder)
-    assert (start.how, start.why, start.done) == ("failed", "rank 1 did not move for 5 s", 3)
+    assert (start.how, start.why, start.done) == ("failed", "rank 1 made no progress for 5 s", 3)
     with record_attempt(folder, 3, 9, 2, "coupled") as attempt:
         train_to(attempt, 9)
     record_fault(folder, "rank 1 was killed", 9, reported=False)

@@ -37,7 +37,7 @@ def main(argv: Sequence[str]) -> int:
         raise ValueError("verify starts its ranks itself: call it without a launcher, with --ranks N")
     from lockstep.experiment.execute import create_run, open_run
     from lockstep.experiment.start import resolve_resume
-    from lockstep.experiment.verification import HOOK, first_difference, original_config, write_expected
+    from lockstep.experiment.verification import HOOK, first_different_iteration, original_config, write_expected
 
     folder = RunFolder.open(locate(args.run))
     _check_faults(folder, args.iterations)
@@ -62,7 +62,7 @@ def main(argv: Sequence[str]) -> int:
         with _stdout_discarded():
             code = start(temporary, [resolved.ranks], 0, HOOK, restarts=0)
         found = digests(temporary)
-    first = first_difference(expected, found)
+    first = first_different_iteration(expected, found)
     if first is None:
         print(f"identical: {_count(len(expected))} gave the recorded digests")
         return DONE

@@ -87,13 +87,13 @@ def _train(job: Job, resources: Mapping[str, float], write: Callable[[bool, str]
             continue
         if ended.code in (DONE, *REPRODUCIBLE) or asked_to_stop():
             return ended.code
-        if ended.code != STOPPED_BY_SIGNAL and not _restarts(job, limit, ended):
+        if ended.code != STOPPED_BY_SIGNAL and not _prepare_restart(job, limit, ended):
             return ended.code
         sizes = list(job.sizes)
     return STOPPED_BY_SIGNAL if asked_to_stop() else FAILED
 
 
-def _restarts(job: Job, limit: RestartLimit, ended: "Ended") -> bool:
+def _prepare_restart(job: Job, limit: RestartLimit, ended: "Ended") -> bool:
     """Record a fault, and return True after the pause before the next start; False if the ranks do not start again."""
     folder = job.folder
     reached = folder.last_metrics().get("iteration")

@@ -86,7 +86,7 @@ def disconnect() -> None:
 
 
 def fitting(resources: Mapping[str, float]) -> int:
-    """Return how many times the nodes of the cluster have these resources, free or not."""
+    """Return the number of ranks that the nodes of the cluster can hold, if each needs these resources and nothing else ran."""
     import ray
 
     nodes = [node["Resources"] for node in ray.nodes() if node["Alive"]]

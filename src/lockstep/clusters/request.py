@@ -10,7 +10,7 @@ from lockstep.clusters.job import Job, read_submission
 from lockstep.config import Config
 from lockstep.config.flags import as_flags
 from lockstep.experiment.execute import open_run, reserve_run
-from lockstep.experiment.same_experiment import first_difference
+from lockstep.experiment.same_experiment import describe_difference
 from lockstep.files import make_folder
 from lockstep.run.folder import JOB_FOLDER, RunFolder
 
@@ -63,7 +63,7 @@ def reserved(request: Request) -> Iterator[Job]:
     is_new = not any(folder.path.iterdir())
     try:
         is_named = request.existing is None and folder.has_config()
-        if is_named and (difference := first_difference(open_run(folder.path)[1], request.resolved)):
+        if is_named and (difference := describe_difference(open_run(folder.path)[1], request.resolved)):
             raise ValueError(f"{difference} when {folder} was created; set it back, or choose another --name")
         make_folder(folder.path / JOB_FOLDER)
         arguments = request.arguments(folder.path.absolute(), folder.path.absolute() / JOB_FOLDER / "rendezvous")

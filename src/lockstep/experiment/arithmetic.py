@@ -1,7 +1,7 @@
-"""Small calculations whose bits show which code a library runs: ranks that differ in them would train to different weights.
+"""Calculations of 5 ms whose bits show which code paths the numerical libraries use: ranks that differ in them would train to different weights.
 
 A library chooses its code by the processor, by environment variables and by its build. The calculations have the operations of acting, of
-learning and of environments, with sizes at which a vector width or a fused multiply-add changes some bit. They take some 5 ms.
+learning and of environments, with sizes at which a vector width or a fused multiply-add changes some bit.
 """
 
 import hashlib

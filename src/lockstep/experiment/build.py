@@ -59,7 +59,7 @@ class RankComponents:
 
 def build(config: Config, plan: Plan, runtime: Runtime) -> RankComponents:
     """Create this rank's components of a resolved experiment."""
-    env, seed, lag, group = _bounded(config), config.run.seed, config.plan.lag, runtime.group
+    env, seed, lag, group = _limit_timeout(config), config.run.seed, config.plan.lag, runtime.group
     shards, training = len(plan.shards), group.rank in plan.training
     separate = lag > 0 or config.runtime.player_device not in (None, config.runtime.device)
     device = runtime.device if training else runtime.player_device
@@ -106,7 +106,7 @@ def build(config: Config, plan: Plan, runtime: Runtime) -> RankComponents:
     return RankComponents(trainers, own_shards, exchange, update)
 
 
-def _bounded(config: Config) -> EnvConfig:
+def _limit_timeout(config: Config) -> EnvConfig:
     """Return the settings of environments. One that does not answer must be replaced before other ranks give up waiting for this one."""
     env = config.env
     if env.on_fault == "stop":
@@ -155,7 +155,7 @@ def restore_agent(
     """
     meta = torch.device("meta")
     try:
-        with meta, _about(len(saved)):
+        with meta, _limit_parameters(len(saved)):
             expected = make_agent(config, meta, spaces=spaces).state()
     except (RuntimeError, TypeError):
         # a registered encoder, core or distribution may read tensors while it is constructed
@@ -169,7 +169,7 @@ def restore_agent(
 
 
 @contextmanager
-def _about(saved: int) -> Iterator[None]:
+def _limit_parameters(saved: int) -> Iterator[None]:
     """Raise ValueError as soon as modules that this thread constructs register many more parameters than `saved`."""
     thread, registered = threading.get_ident(), 0
 

@@ -204,7 +204,7 @@ def _restore(
         checkpoint = Checkpoint(run.folder.checkpoint(resume_from))
         run.resume(checkpoint, components.shards, components.update, components.exchange)
     # Later checkpoints are removed only after every rank has restored its state. Ranks that train may have to build the interpreter first.
-    _meet_after_building(group)
+    _wait_until_built(group)
     if compiled:
         check_same_kernels(group, components.update.kernel_digest())
     if group.rank == 0:
@@ -225,7 +225,7 @@ def _remove_after(folder: RunFolder, iteration: int) -> None:
     remove_leftovers(folder.path)
 
 
-def _meet_after_building(group: "Group") -> None:
+def _wait_until_built(group: "Group") -> None:
     from lockstep.group.channel import TIMEOUT_FACTOR
     from lockstep.group.group import RankLost
     from lockstep.run.stop import raise_if_asked

@@ -11,7 +11,7 @@ from lockstep.config import Config
 from lockstep.config.fields import RESUMABLE_FIELDS
 from lockstep.experiment.execute import create_run, open_or_create_run, open_run
 from lockstep.experiment.prepare_resume import prepare_resume
-from lockstep.experiment.same_experiment import first_difference
+from lockstep.experiment.same_experiment import describe_difference
 from lockstep.experiment.start import announce_start, check_kernels
 from lockstep.experiment.storing import fetch_if_missing
 from lockstep.run.folder import RunFolder
@@ -83,7 +83,7 @@ def _create_or_resume(run: ResolvedRun) -> PreparedRun:
 
 def _check_same(folder: RunFolder, before: Config, run: ResolvedRun) -> None:
     """Raise ValueError if the run is another experiment, or would continue with `runtime` settings that change results."""
-    difference = first_difference(before, run.config)
+    difference = describe_difference(before, run.config)
     for name in () if difference else ("device", "player_device", "compile"):
         asked, value, chosen = (getattr(config.runtime, name) for config in (run.asked, run.config, before))
         if value == chosen:

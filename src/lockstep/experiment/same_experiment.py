@@ -4,7 +4,7 @@ from lockstep.config import Config
 from lockstep.config.decode import encode
 from lockstep.config.fields import RESUMABLE_FIELDS, RUN_FIELDS
 
-__all__ = ["experiment", "first_difference"]
+__all__ = ["describe_difference", "experiment"]
 
 _IGNORED = {*RESUMABLE_FIELDS, *RUN_FIELDS, "runtime.compile"} - {"env.engine"}
 """Fields in which runs of the same experiment may differ. `runtime.compile` is among them: it is decided when the run is created."""
@@ -17,7 +17,7 @@ def experiment(config: Config) -> dict[str, object]:
     return {path: value for path, value in fields.items() if path not in _IGNORED}
 
 
-def first_difference(existing: Config, requested: Config) -> str | None:
+def describe_difference(existing: Config, requested: Config) -> str | None:
     """Return a text about the first field in which two resolved configs define different experiments; None: they are the same."""
     before, after = experiment(existing), experiment(requested)
     # the plan first: other choices follow from the number of shards

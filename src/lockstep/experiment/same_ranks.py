@@ -101,7 +101,7 @@ def compare_fingerprints(group: Group, fingerprint: Fingerprint) -> None:
     if len(set(group.gather(torch.tensor([[number]]), "start")[:, 0].tolist())) == 1:
         return
     about = {"host": host_name(), "dispatch": describe_dispatch()}
-    line = _first_difference(
+    line = _describe_difference(
         [json.loads(text) for text in exchange_texts(group, json.dumps({**fingerprint, **about}), "start")]
     )
     if line is not None:
@@ -129,7 +129,7 @@ def _difference(row: Sequence[float], first: Sequence[float]) -> str:
     return ", ".join(found) or "other bounds, options or shapes"
 
 
-def _first_difference(ranks: Sequence[Mapping[str, Any]]) -> str | None:
+def _describe_difference(ranks: Sequence[Mapping[str, Any]]) -> str | None:
     """Return a line about the first difference between two ranks; None if each value is the same on all ranks that have it."""
     for kind in ("version", "source", "config", "bits"):
         seen: dict[str, int] = {}

@@ -18,7 +18,7 @@ __all__ = ["check_store_of_run", "check_stored", "fetch_if_missing", "remove_sto
 def fetch_if_missing(config: RunConfig, resume: bool) -> None:
     """Download the run that `run.name` names if it is in the storage and not in `run.folder`, before it is opened or created.
 
-    Another process that still trains the run on another machine does not write to the storage any more. Raises RunInUse if a process of this
+    The run is then owned by this process: one on another machine that still trains it stops uploading. Raises RunInUse if a process of this
     machine downloads or trains the run, and ValueError, in one line, if the storage can't be used, or has a run of this name although `resume`
     is False.
     """
@@ -65,7 +65,7 @@ def check_store_of_run(config: RunConfig, flags: Mapping[str, object]) -> None:
 def check_stored(folder: RunFolder, config: RunConfig) -> None:
     """Check that the storage can be used, and has no later checkpoint of the run than the folder. Raises ValueError, in one line.
 
-    Another process that still trains the run does not write to the storage any more.
+    The run is then owned by this process: another one that still trains it stops uploading.
     """
     if config.store is None:
         return

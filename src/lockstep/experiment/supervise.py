@@ -39,7 +39,7 @@ class RestartLimit:
         """Return the reason not to restart the ranks after a fault in `iteration`; None: restart them.
 
         `saved` is the iteration of the newest checkpoint. A second fault in the same iteration, without a checkpoint since the first,
-        most likely comes back.
+        is assumed to be deterministic.
         """
         reached, self._reached = self._reached, (iteration, saved)
         if not self.restarts:

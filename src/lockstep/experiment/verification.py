@@ -10,7 +10,7 @@ from lockstep.experiment.hooks import Iteration
 from lockstep.experiment.resolve import iterations
 from lockstep.telemetry.attempts import Start
 
-__all__ = ["HOOK", "compare_digest", "first_difference", "original_config", "write_expected"]
+__all__ = ["HOOK", "compare_digest", "first_different_iteration", "original_config", "write_expected"]
 
 HOOK = f"{__name__}:compare_digest"
 """The hook of a run that verifies another one, as a value of `run.hooks`."""
@@ -51,6 +51,6 @@ def compare_digest(iteration: Iteration) -> None:
         iteration.stop()
 
 
-def first_difference(expected: Mapping[int, str], found: Mapping[int, str]) -> int | None:
+def first_different_iteration(expected: Mapping[int, str], found: Mapping[int, str]) -> int | None:
     """Return the first iteration that has not the expected digest, or was not trained; None if all have it."""
     return next((iteration for iteration in sorted(expected) if found.get(iteration) != expected[iteration]), None)

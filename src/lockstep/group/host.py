@@ -96,15 +96,15 @@ class Host:
                 return
         if self._yield(counters, index, target):
             return
-        start = checked = heard = now = time.monotonic()
+        start = checked = last_progress = now = time.monotonic()
         own, line = self._cells_of(self.rank), Heartbeat(self._cells_of(peer))
-        signs = line.signs
+        progress = line.progress
         while counters[index] < target:
             # Sleep for 2 % of the time waited so far: a sleeping rank leaves the core to those that work.
             time.sleep(min(max((now - start) / 50, _SLEEPS[0]), _SLEEPS[1]))
             before, now = now, time.monotonic()
             if now - before > STOPPED_AFTER:
-                heard = checked = now  # the other rank was stopped as well
+                last_progress = checked = now  # the other rank was stopped as well
             if now - checked > _LIVENESS_INTERVAL:
                 checked = now
                 Heartbeat(own).beat()
@@ -112,14 +112,14 @@ class Host:
                 if self._ended(peer) and counters[index] < target:
                     self._raise_lost(peer, phase)
                 mutual = self._waits_for_this_rank(peer)
-                if (line.signs != signs and not mutual) or line.waiting:
-                    signs, heard = line.signs, now
-                elif now - heard > timeout_factor * self._timeout and counters[index] < target:
-                    what = "it and this rank have been waiting for each other" if mutual else "no sign of life"
+                if (line.progress != progress and not mutual) or line.waiting:
+                    progress, last_progress = line.progress, now
+                elif now - last_progress > timeout_factor * self._timeout and counters[index] < target:
+                    what = "it and this rank have been waiting for each other" if mutual else "no heartbeat"
                     self._raise_lost(
                         peer,
                         phase,
-                        f"{what} for {now - heard:.0f} s in {line.describe_location()} (see runtime.timeout)",
+                        f"{what} for {now - last_progress:.0f} s in {line.describe_location()} (see runtime.timeout)",
                     )
         own[WAITS_FOR] = 0
 

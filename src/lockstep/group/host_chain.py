@@ -4,7 +4,7 @@ The ranks of a host share their rows in memory. The first host adds its rows and
 and so on; the last host has the sums of all rows, and they are sent back along the chain. Every rank owns consecutive shards, and so does every
 host: the additions are those of one rank, in the same order.
 
-The columns are divided into lanes: the k-th ranks of all hosts add lane k. There are as many lanes as the host with the fewest ranks has ranks.
+The columns are divided into blocks: the k-th ranks of all hosts add block k. There are as many blocks as the host with the fewest ranks has ranks.
 """
 
 from collections.abc import Sequence
@@ -46,10 +46,10 @@ class HostChain:
         index = next(index for index, ranks in enumerate(hosts) if p2p.rank in ranks)
         self._p2p, self._rows, self._sums, self._tag, self._clock = p2p, rows, sums, tag, clock
         self._sizes = [len(ranks) for ranks in hosts]
-        self._lanes, self._lane = min(self._sizes), hosts[index].index(p2p.rank)
-        has_lane = self._lane < self._lanes
-        self._before = hosts[index - 1][self._lane] if has_lane and index > 0 else None
-        self._after = hosts[index + 1][self._lane] if has_lane and index + 1 < len(hosts) else None
+        self._block_count, self._block = min(self._sizes), hosts[index].index(p2p.rank)
+        has_block = self._block < self._block_count
+        self._before = hosts[index - 1][self._block] if has_block and index > 0 else None
+        self._after = hosts[index + 1][self._block] if has_block and index + 1 < len(hosts) else None
 
     def is_faster(self, rows: int, row_bytes: int) -> bool:
         """Return True if the chain takes less time than other ways to add that number of rows."""
@@ -70,17 +70,17 @@ class HostChain:
 
     def _add_columns(self, own_rows: Tensor, total: Tensor, phase: str) -> None:
         rows = self._rows.share(own_rows, phase)
-        width = -(-len(total) // self._lanes)
+        width = -(-len(total) // self._block_count)
         sums = own_rows.new_zeros(1, width)
-        lane = slice(self._lane * width, min((self._lane + 1) * width, len(total)))
-        if lane.start < lane.stop:
+        block = slice(self._block * width, min((self._block + 1) * width, len(total)))
+        if block.start < block.stop:
             start, waited = perf_counter(), self._clock.waited
-            self._add_lane(rows[:, lane], sums[0, : lane.stop - lane.start], phase)
+            self._add_block(rows[:, block], sums[0, : block.stop - block.start], phase)
             self._clock.transferred += perf_counter() - start - (self._clock.waited - waited)
-        lanes = self._sums.share(sums, phase)[: self._lanes]
-        total.copy_(lanes.reshape(-1)[: len(total)])
+        blocks = self._sums.share(sums, phase)[: self._block_count]
+        total.copy_(blocks.reshape(-1)[: len(total)])
 
-    def _add_lane(self, rows: Tensor, sums: Tensor, phase: str) -> None:
+    def _add_block(self, rows: Tensor, sums: Tensor, phase: str) -> None:
         """Fill `sums` `[columns]` with the sums over all hosts, given the `rows` `[rows, columns]` of this host."""
         columns, sends = max(1, PIECE // rows.itemsize), []
         pieces = sums.split(columns)

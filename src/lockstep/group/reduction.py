@@ -41,7 +41,7 @@ def in_slices_in_memory(rows: int, row_bytes: int) -> bool:
 
 
 def is_chain_faster(sizes: Sequence[int], rows: int, row_bytes: int) -> bool:
-    """Return True if a chain of hosts adds `rows` rows in less time than the ranks by themselves. `sizes` are the numbers of ranks of the hosts.
+    """Return True if a chain of hosts adds `rows` rows in less time than a reduction without one. `sizes` are the numbers of ranks of the hosts.
 
     Without a chain, every rank has messages for every other one, and the largest host receives other rows, or slices, for each of its ranks.
     """
@@ -55,9 +55,9 @@ def is_chain_faster(sizes: Sequence[int], rows: int, row_bytes: int) -> bool:
 
 
 def chain_bytes(sizes: Sequence[int], row_bytes: int) -> int:
-    """Return the bytes that the network of a host could receive in the time of a reduction along a chain.
+    """Return the time that the bytes of a reduction along a chain take, as a number of bytes at the bandwidth of a host.
 
-    That is one row, because both directions are used at the same time, and one piece of each rank for every host that a piece passes before.
+    That is one row, because both directions are used at the same time, and one piece of each rank for every host that a piece has passed before.
     """
     piece = min(row_bytes, PIECE * min(sizes))
     return row_bytes + (2 * len(sizes) - 3) * piece

@@ -34,8 +34,8 @@ STOPPED_AFTER = 2.0
 well, so their timeouts begin again."""
 LINE_BYTES = 64
 """Bytes of a heartbeat: a cache line, so that ranks do not slow each other down."""
-PROCESS, LOST, _VERDICT, _BEATS, _STAGE, _ITERATION, ENVIRONMENT, WAITS_FOR = range(LINE_BYTES // 8)
-"""Cells of a heartbeat, int64: the rank's process id (0: not started), 1 + the rank that it found lost (0: none), 1 + the exit code that it is
+PROCESS, LOST, _EXIT_CODE, _BEATS, _STAGE, _ITERATION, ENVIRONMENT, WAITS_FOR = range(LINE_BYTES // 8)
+"""Fields of a heartbeat, int64: the rank's process id (0: not started), 1 + the rank that it found lost (0: none), 1 + the exit code that it is
 about to return (0: none), number of beats, index of the stage, iteration, 1 + environment that is being stepped (0: none), and
 1 + the rank that the rank has been waiting for (0: none), or -1 while it waits inside a library, where it can't beat."""
 _IN_LIBRARY = -1
@@ -48,50 +48,50 @@ _handle: tuple[int, int] | None = None
 class Heartbeat:
     """The heartbeat of one rank, as another process reads it."""
 
-    def __init__(self, cells: memoryview) -> None:
-        """`cells` are the 8 int64 values of the heartbeat."""
-        self._cells = cells
+    def __init__(self, fields: memoryview) -> None:
+        """`fields` are the 8 int64 values of the heartbeat."""
+        self._fields = fields
 
     def beat(self) -> None:
         """Show that the rank is alive. For code that knows the rank; all other code calls the function `beat`."""
-        self._cells[_BEATS] += 1
+        self._fields[_BEATS] += 1
 
     @property
     def beats(self) -> int:
         """Number of beats; 0 before the rank has started."""
-        return int(self._cells[_BEATS])
+        return int(self._fields[_BEATS])
 
     @property
-    def signs(self) -> tuple[int, int]:
+    def progress(self) -> tuple[int, int]:
         """Number of beats, and the environment that is being stepped: at least one of them changes while the rank makes progress."""
-        return int(self._cells[_BEATS]), int(self._cells[ENVIRONMENT])
+        return int(self._fields[_BEATS]), int(self._fields[ENVIRONMENT])
 
     @property
     def waiting(self) -> bool:
         """True while the rank waits for another one inside a library."""
-        return self._cells[WAITS_FOR] == _IN_LIBRARY
+        return self._fields[WAITS_FOR] == _IN_LIBRARY
 
     @property
     def exit_code(self) -> int | None:
         """The exit code that the rank has decided to return; None before."""
-        return int(self._cells[_VERDICT]) - 1 if self._cells[_VERDICT] else None
+        return int(self._fields[_EXIT_CODE]) - 1 if self._fields[_EXIT_CODE] else None
 
     @property
     def stage(self) -> str:
         """The stage that the rank is in, one of STAGES."""
-        return STAGES[int(self._cells[_STAGE]) % len(STAGES)]
+        return STAGES[int(self._fields[_STAGE]) % len(STAGES)]
 
     @property
     def iteration(self) -> int:
         """The iteration that the rank is in; 0 before the first."""
-        return int(self._cells[_ITERATION])
+        return int(self._fields[_ITERATION])
 
     def describe_location(self) -> str:
         """Describe where the rank is, for messages."""
         parts = [f"stage {self.stage}"]
         if self.iteration:
             parts.append(f"iteration {self.iteration}")
-        environment = self._cells[ENVIRONMENT]  # the rank may clear it meanwhile
+        environment = self._fields[ENVIRONMENT]  # the rank may clear it meanwhile
         if environment:
             parts.append(f"environment {environment - 1}")
         return ", ".join(parts)
@@ -103,32 +103,32 @@ class Heartbeats:
     def __init__(self, file: int, size: int) -> None:
         """Map the heartbeats of `size` ranks. `file` is a descriptor from `create_memory`, which stays open."""
         self._map = mmap.mmap(file, size * LINE_BYTES)
-        self.cells = memoryview(self._map).cast("q")
+        self.fields = memoryview(self._map).cast("q")
         self.size = size
 
     def cells_of(self, index: int) -> memoryview:
-        """Return the cells of the rank that is number `index` on this host."""
+        """Return the fields of the rank that is number `index` on this host."""
         width = LINE_BYTES // 8
-        return self.cells[index * width : (index + 1) * width]
+        return self.fields[index * width : (index + 1) * width]
 
     def of_rank(self, index: int) -> Heartbeat:
         """Return the heartbeat of the rank that is number `index` on this host."""
         return Heartbeat(self.cells_of(index))
 
 
-def attach(cells: memoryview, watched: bool, handle: tuple[int, int] | None = None) -> None:
-    """Beat in `cells` from now on. `watched` is True if a launcher ends this process when its heartbeat stops.
+def attach(fields: memoryview, watched: bool, handle: tuple[int, int] | None = None) -> None:
+    """Beat in `fields` from now on. `watched` is True if a launcher ends this process when its heartbeat stops.
 
     `handle` is the file descriptor of the memory and the index of the heartbeat in it, with which another process can read the heartbeat.
     """
     global _own, _watched, _handle
-    _own, _watched, _handle = cells, watched, handle
+    _own, _watched, _handle = fields, watched, handle
     _own[PROCESS] = os.getpid()
     beat()
 
 
 def own_cells() -> memoryview:
-    """Return the cells of this process, for loops in which the call of `beat` would cost too much. They set ENVIRONMENT."""
+    """Return the fields of this process, for loops in which the call of `beat` would cost too much. They set ENVIRONMENT."""
     return _own
 
 
@@ -144,9 +144,9 @@ def handle() -> tuple[int, int] | None:
 
 def beat(environment: int = -1) -> None:
     """Show that this process is alive. `environment` is the number of the environment that is about to be stepped."""
-    cells = _own
-    cells[ENVIRONMENT] = environment + 1
-    cells[_BEATS] += 1
+    fields = _own
+    fields[ENVIRONMENT] = environment + 1
+    fields[_BEATS] += 1
 
 
 def keep_alive() -> None:
@@ -167,7 +167,7 @@ def set_iteration(iteration: int) -> None:
 
 def set_exit_code(code: int) -> None:
     """Show that this process is about to end by itself with this exit code. Without it, code outside of lockstep has ended the process."""
-    _own[_VERDICT] = code + 1
+    _own[_EXIT_CODE] = code + 1
 
 
 @contextmanager

@@ -302,14 +302,14 @@ class RunFolder:
             self._lock = None
 
     def hold(self) -> None:
-        """Remember which folder this is, until `release`. Raises FolderLost if there is none."""
+        """Open the directory, so that a later removal or replacement is detected, until `release`. Raises FolderLost if there is none."""
         try:
             self._held = os.open(self.path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         except OSError:
             raise FolderLost(self._shown) from None
 
     def release(self) -> None:
-        """Undo `hold`."""
+        """Close the directory that `hold` has opened."""
         if self._held is not None:
             os.close(self._held)
             self._held = None

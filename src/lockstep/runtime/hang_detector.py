@@ -28,8 +28,8 @@ class HangDetector:
         self._process = process
         self._heartbeat = heartbeat
         self._timeout = timeout
-        self._signs = (0, 0)
-        self._last_sign = time.monotonic()
+        self._progress = (0, 0)
+        self._last_progress = time.monotonic()
         self._stage = "start"
         self._longest: dict[str, float] = {}
         """The longest time without a heartbeat so far, in seconds, by stage."""
@@ -37,22 +37,22 @@ class HangDetector:
 
     def skip(self, seconds: float) -> None:
         """Ignore a time in which the watching process did not run."""
-        self._last_sign += seconds
+        self._last_progress += seconds
 
     def find_fault(self, now: float) -> str | None:
         """Return the fault if the rank has had no heartbeat for too long. Print a warning once it takes much longer than before."""
         line = self._heartbeat
-        elapsed, signs = now - self._last_sign, line.signs
-        if signs != self._signs or (line.waiting and not self.is_stopped()):
+        elapsed, progress = now - self._last_progress, line.progress
+        if progress != self._progress or (line.waiting and not self.is_stopped()):
             self._longest[self._stage] = max(elapsed, self._longest.get(self._stage, 0.0))
-            self._signs, self._last_sign, self._stage, self._warned = signs, now, line.stage, False
+            self._progress, self._last_progress, self._stage, self._warned = progress, now, line.stage, False
         elif elapsed > (self._timeout if line.iteration else max(self._timeout, _START_LIMIT)):
-            what = "was stopped by a signal" if self.is_stopped() else "did not move"
+            what = "was stopped by a signal" if self.is_stopped() else "made no progress"
             where = f"{elapsed:.0f} s in {line.describe_location()}"
             return f"rank {self._rank} on host {host_name()} {what} for {where} (see runtime.timeout)"
         elif not self._warned and elapsed > self._warn_after():
             self._warned = True
-            text = f"rank {self._rank} has not moved for {elapsed:.0f} s in {line.describe_location()}; it is ended after runtime.timeout"
+            text = f"rank {self._rank} has made no progress for {elapsed:.0f} s in {line.describe_location()}; it is ended after runtime.timeout"
             print(f"lockstep: {text} = {self._timeout:g} s", file=sys.stderr, flush=True)
         return None
 

@@ -170,7 +170,7 @@ class Mirror:
 
 
 def take_over(remote: RemoteRun, token: bytes | None = None) -> None:
-    """Make processes that write the run in the storage stop. `token` is that of the new one; None: it claims the run later. Raises StoreFailed."""
+    """Replace the owner of the run, so that processes that upload it stop. `token` is that of the new owner; None: it takes over later. Raises StoreFailed."""
     remote.write(OWNER, token or secrets.token_hex(16).encode())
 
 

@@ -13,7 +13,7 @@ from lockstep.config import Config
 from lockstep.config.flags import as_flags
 from lockstep.experiment.execute import create_run, open_run
 from lockstep.experiment.resolve import resolve
-from lockstep.experiment.same_experiment import first_difference
+from lockstep.experiment.same_experiment import describe_difference
 from lockstep.experiment.start import is_complete, resolve_start
 from lockstep.run.folder import RunFolder
 
@@ -82,7 +82,7 @@ def check_folder(member: Member) -> None:
     if not (member.folder.path / "config.json").is_file():
         return
     _, config = open_run(member.folder.path)
-    if difference := first_difference(config, member.config):
+    if difference := describe_difference(config, member.config):
         raise ValueError(f"{difference} when {member.folder} was created; choose another --out")
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from aggregate import balanced, difference, estimate
 from figures import draw_profiles
-from markdown import interval, speed
+from markdown import interval
 from table_results import Runs, TableResults, compared
 
 UNTUNED = ("default-classic", "default-mujoco")
@@ -33,8 +33,8 @@ def comparison(results: Sequence[TableResults], figure: Path) -> list[str]:
         f"| Stable-Baselines3 | tuned for each task (rl-baselines3-zoo) | {len(theirs[0])} | {interval(estimate(theirs))} |",
         f"| difference | | | {interval(change)} |",
         "",
-        "| task | lockstep: normalized IQM | SB3: normalized IQM | lockstep: steps/s | SB3: steps/s | SB3: seconds to threshold / lockstep |",
-        "| --- | ---: | ---: | ---: | ---: | ---: |",
+        "| task | lockstep: normalized IQM | SB3: normalized IQM | lockstep: steps to threshold | SB3: steps to threshold |",
+        "| --- | ---: | ---: | ---: | ---: |",
         *(_row(name, *pair) for name, pair in runs.items()),
         "",
     ]
@@ -44,12 +44,6 @@ def comparison(results: Sequence[TableResults], figure: Path) -> list[str]:
 
 def _row(name: str, ours: Runs, theirs: Runs) -> str:
     scores = [f"{estimate([runs.normalized]).value:.2f}" for runs in (ours, theirs)]
-    speeds = [speed(runs) for runs in (ours, theirs)]
-    own, other = (runs.to_threshold("seconds") for runs in (ours, theirs))
-    ratio = _ratio(statistics.median(own), statistics.median(other)) if own and other else "–"
-    return f"| {' | '.join([name, *scores, *speeds, ratio])} |"
-
-
-def _ratio(own: float, other: float) -> str:
-    """Return the ratio of two times, which are infinite if the threshold was not reached."""
-    return "–" if math.isinf(own) else "∞" if math.isinf(other) else f"{other / own:.1f}"
+    steps = [statistics.median(runs.steps_to_threshold) for runs in (ours, theirs)]
+    cells = [name, *scores, *("–" if math.isinf(median) else f"{median:,.0f}" for median in steps)]
+    return f"| {' | '.join(cells)} |"

@@ -3,7 +3,6 @@
 import math
 
 from aggregate import Estimate
-from table_results import Runs
 
 
 def interval(value: Estimate) -> str:
@@ -16,8 +15,3 @@ def interval(value: Estimate) -> str:
 def number(value: float) -> str:
     """Format a number with four significant digits, or as a whole number from 1,000 on."""
     return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.4g}" if abs(value) >= 1 else f"{value:.2f}"
-
-
-def speed(runs: Runs) -> str:
-    """Format the median steps per second of the runs that were timed."""
-    return "–" if runs.steps_per_second is None else f"{runs.steps_per_second:,.0f}"

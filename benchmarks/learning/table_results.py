@@ -2,7 +2,6 @@
 
 import json
 import math
-import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -40,25 +39,13 @@ class Runs:
         return estimate([self.scores()])
 
     @cached_property
-    def steps_per_second(self) -> float | None:
-        """Median speed of training; None if no run was timed."""
-        speeds = [record["steps_per_second"] for record in self._timed]
-        return statistics.median(speeds) if speeds else None
-
-    @property
-    def _timed(self) -> list[Record]:
-        return [record for record in self.records if record["seconds"] is not None]
-
-    def to_threshold(self, quantity: str) -> list[float]:
-        """Return the `steps` or `seconds` until a run reached the wanted return, for each run; infinite if it never did.
-
-        Seconds are those of the timed runs.
-        """
+    def steps_to_threshold(self) -> list[float]:
+        """Environment steps until a run reached the wanted return, for each run; infinite if it never did."""
         thresholds = [
             next(item for item in record["thresholds"] if math.isclose(item["return"], self.task.wanted))
-            for record in (self._timed if quantity == "seconds" else self.records)
+            for record in self.records
         ]
-        return [math.inf if item[quantity] is None else item[quantity] for item in thresholds]
+        return [math.inf if item["steps"] is None else item["steps"] for item in thresholds]
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,7 @@ from pathlib import Path
 from aggregate import estimate
 from comparison import UNTUNED, comparison
 from figures import PUBLISHED, draw_curves, draw_profiles
-from markdown import interval, number, speed
+from markdown import interval, number
 from readme import results_table
 from records import RESULTS
 from table_results import Runs, TableResults, read_results
@@ -41,7 +41,7 @@ def section(table: Table, folder: Path, page: Path) -> str:
     curves, profiles = (page.parent / "learning" / f"{table.name}-{kind}.svg" for kind in ("curves", "profiles"))
     if not results.lockstep:
         return "\n".join([*lines, *_definitions(results), "", *_unfinished(results, curves)])
-    lines += [*_returns(results), "", *_speed(results), ""]
+    lines += [*_returns(results), "", *_steps(results), ""]
     draw_curves(results.lockstep, results.sb3, curves)
     lines += [*_published(results.lockstep), f"![Learning curves of {table.name}](learning/{curves.name})"]
     if pooled := results.pooled("lockstep"):
@@ -112,27 +112,25 @@ def _returns(results: TableResults) -> list[str]:
     return lines
 
 
-def _speed(results: TableResults) -> list[str]:
-    """Return the table of steps and seconds to the wanted return."""
+def _steps(results: TableResults) -> list[str]:
+    """Return the table of steps to the wanted return."""
     lines = [
-        "| task | threshold | runs that reached it | steps | seconds | steps/s | SB3: runs | SB3: steps | SB3: seconds |",
-        "| --- | ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: |",
+        "| task | threshold | runs that reached it | steps | SB3: runs | SB3: steps |",
+        "| --- | ---: | ---: | ---: | ---: | ---: |",
     ]
     for name, runs in results.lockstep.items():
         baseline = results.sb3.get(name)
-        cells = [name, number(runs.task.wanted), *_threshold(runs), speed(runs)]
-        cells += _threshold(baseline) if baseline else ["–", "–", "–"]
+        cells = [name, number(runs.task.wanted), *_threshold(runs), *(_threshold(baseline) if baseline else ["–", "–"])]
         lines.append(f"| {' | '.join(cells)} |")
     processors = sorted({record["processor"] for runs in results.lockstep.values() for record in runs.records})
     return [*lines, "", f"Processor: {', '.join(processors)}."]
 
 
 def _threshold(runs: Runs) -> list[str]:
-    """Return the number of runs that reached the wanted return, and the medians over all runs of steps and seconds."""
-    steps, seconds = runs.to_threshold("steps"), runs.to_threshold("seconds")
-    medians = [statistics.median(values) if values else math.inf for values in (steps, seconds)]
-    reached = sum(map(math.isfinite, steps))
-    return [f"{reached} of {len(steps)}", *(f"{median:,.0f}" if math.isfinite(median) else "–" for median in medians)]
+    """Return the number of runs that reached the wanted return, and the median of the steps over all runs."""
+    steps = runs.steps_to_threshold
+    reached, median = sum(map(math.isfinite, steps)), statistics.median(steps)
+    return [f"{reached} of {len(steps)}", f"{median:,.0f}" if math.isfinite(median) else "–"]
 
 
 def _bar(bar: float, maximum: bool) -> str:

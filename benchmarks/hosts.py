@@ -17,15 +17,16 @@ import platform
 import statistics
 import subprocess
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Sequence
 from importlib.metadata import version
 from pathlib import Path
 from time import perf_counter
 
 import torch
+from namespaces import ADDRESSES, CABLE, Host, two_hosts
 
-from lockstep.group import network, reduction
+from lockstep.group import reduction
+from lockstep.group.host_chain import HostChain
 from lockstep.group.network import NetworkGroup, upgrade_to_shared_memory
 from lockstep.group.reduction import is_chain_faster
 from lockstep.run.environment import processor_type
@@ -34,47 +35,20 @@ RATES = ("1gbit", "10gbit")
 PER_HOST = (1, 2, 4, 8)
 SIZES = (10_000, 100_000, 1_000_000)
 WAYS = ("gather", "slices", "chain")
-ADDRESSES = ("10.213.9.1", "10.213.9.2")
+SLICED = reduction.NETWORK_BYTES
 PORT = 29541
-
-
-def run_ip(*words: str) -> None:
-    """Run `ip`."""
-    subprocess.run(["ip", *words], check=True, capture_output=True, text=True)
-
-
-@contextmanager
-def two_hosts(rate: str) -> Iterator[tuple[str, str]]:
-    """Create two network namespaces that are connected at a rate. Yield their names."""
-    names = (f"hosts-{os.getpid()}-a", f"hosts-{os.getpid()}-b")
-    cables = ("lsbench0", "lsbench1")
-    try:
-        for name in names:
-            run_ip("netns", "add", name)
-        run_ip("link", "add", cables[0], "type", "veth", "peer", "name", cables[1])
-        for name, cable, address in zip(names, cables, ADDRESSES, strict=True):
-            run_ip("link", "set", cable, "netns", name)
-            run_ip("-n", name, "address", "add", f"{address}/24", "dev", cable)
-            run_ip("-n", name, "link", "set", cable, "up")
-            run_ip("-n", name, "link", "set", "lo", "up")
-            limit = ["tbf", "rate", rate, "burst", "1mb", "latency", "50ms"]
-            subprocess.run(["tc", "-n", name, "qdisc", "add", "dev", cable, "root", *limit], check=True)
-        yield names
-    finally:
-        for name in names:
-            subprocess.run(["ip", "netns", "delete", name], check=False, capture_output=True)
 
 
 def received_bytes() -> int:
     """Return the number of bytes that this host has received over the cable."""
-    line = next(line for line in Path("/proc/net/dev").read_text().splitlines() if line.strip().startswith("lsbench"))
+    line = next(line for line in Path("/proc/net/dev").read_text().splitlines() if line.strip().startswith(CABLE))
     return int(line.partition(":")[2].split()[0])
 
 
 def choose(way: str) -> None:
     """Let groups add rows in one way, whatever their size."""
     reduction.NETWORK_BYTES = 0 if way == "slices" else sys.maxsize
-    network.HostChain.is_faster = lambda self, rows, row_bytes: way == "chain"  # type: ignore[method-assign]
+    HostChain.is_faster = lambda self, rows, row_bytes: way == "chain"  # type: ignore[method-assign]
 
 
 def measure(group: NetworkGroup, way: str, size: int, repeats: int) -> tuple[float, float]:
@@ -107,7 +81,7 @@ def run_rank(rank: int, per_host: int, rounds: int) -> None:
             for way in ways if k % 2 else ways[::-1]:
                 measured[way].append(measure(group, way, size, repeats))
         by_chain = is_chain_faster([per_host] * 2, 2 * per_host, 4 * size)
-        by_slices = not by_chain and per_host > 1 and 8 * per_host * size >= 2 << 20
+        by_slices = not by_chain and per_host > 1 and 8 * per_host * size >= SLICED
         chosen = "chain" if by_chain else "slices" if by_slices else "gather"
         for way, pairs in measured.items():
             milliseconds, traffic = zip(*pairs, strict=True)
@@ -127,17 +101,15 @@ def run_rank(rank: int, per_host: int, rounds: int) -> None:
     group.close()
 
 
-def run_ranks(names: tuple[str, str], per_host: int, rounds: int) -> list[dict[str, object]]:
+def run_ranks(hosts: Sequence[Host], per_host: int, rounds: int) -> list[dict[str, object]]:
     """Start the ranks on both hosts and return what rank 0 prints."""
     words = [sys.executable, __file__, "--per-host", str(per_host), "--rounds", str(rounds)]
     processes = []
     for rank in range(2 * per_host):
-        name = names[rank // per_host]
-        place = ["ip", "netns", "exec", name, "unshare", "--uts", "sh", "-c", f'hostname {name} && exec "$@"', "sh"]
-        environ = {**os.environ, "GLOO_SOCKET_IFNAME": f"lsbench{rank // per_host}"}
-        processes.append(
-            subprocess.Popen([*place, *words, "--rank", str(rank)], stdout=subprocess.PIPE, text=True, env=environ)
-        )
+        host = hosts[rank // per_host]
+        command = [*host.command, *words, "--rank", str(rank)]
+        environ = {**os.environ, "GLOO_SOCKET_IFNAME": host.cable}
+        processes.append(subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environ))
     printed = [process.communicate()[0] for process in processes]
     if any(process.returncode for process in processes):
         raise SystemExit("a rank failed")
@@ -166,8 +138,8 @@ def main() -> None:
     rows = []
     for rate in RATES:
         for per_host in PER_HOST:
-            with two_hosts(rate) as names:
-                rows += [json.dumps({"rate": rate} | record) for record in run_ranks(names, per_host, arguments.rounds)]
+            with two_hosts(rate) as hosts:
+                rows += [json.dumps({"rate": rate} | record) for record in run_ranks(hosts, per_host, arguments.rounds)]
             print("\n".join(rows[-len(SIZES) * len(WAYS) :]), flush=True)
     records = ",\n  ".join(rows)
     arguments.out.write_text(f'{json.dumps(result, indent=1)[:-2]},\n "records": [\n  {records}\n ]\n}}\n')

@@ -11,20 +11,20 @@ import itertools
 import json
 import os
 import resource
-import shutil
 import statistics
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import ddppo
+from namespaces import ADDRESSES, Host, available, two_hosts
 
 from lockstep.algorithm.plan import PlanConfig
 from lockstep.bench.simulation.network import NETWORKS, Cluster
@@ -101,51 +101,17 @@ CASES = (
 )
 
 
-@contextmanager
-def two_hosts() -> Iterator[list[list[str]] | None]:
-    """Create two network namespaces that are connected. Yield the words that run a command on each; None without root and iproute2."""
-    names = [f"simulate-{os.getpid()}-{end}" for end in "ab"]
-    cables = [f"sim{os.getpid()}{end}" for end in "ab"]
-
-    def ip(*words: str) -> None:
-        subprocess.run(["ip", *words], check=True, capture_output=True)
-
-    try:
-        if os.geteuid() != 0 or not shutil.which("ip") or not shutil.which("unshare"):
-            yield None
-            return
-        for name in names:
-            ip("netns", "add", name)
-        ip("link", "add", cables[0], "type", "veth", "peer", "name", cables[1])
-        for number, (name, cable) in enumerate(zip(names, cables, strict=True)):
-            ip("link", "set", cable, "netns", name)
-            ip("-n", name, "address", "add", f"10.213.8.{number + 1}/24", "dev", cable)
-            for device in (cable, "lo"):
-                ip("-n", name, "link", "set", device, "up")
-            hosts = Path("/etc/netns") / name / "hosts"
-            hosts.parent.mkdir(parents=True)
-            hosts.write_text(f"127.0.0.1 localhost\n10.213.8.1 {names[0]}\n10.213.8.2 {names[1]}\n")
-        yield [
-            ["ip", "netns", "exec", name, "unshare", "--uts", "sh", "-c", f'hostname {name} && exec "$@"', "sh"]
-            for name in names
-        ]
-    finally:
-        for name in names:
-            subprocess.run(["ip", "netns", "delete", name], check=False, capture_output=True)
-            shutil.rmtree(Path("/etc/netns") / name, ignore_errors=True)
-
-
 def train(
     workload: str,
     folder: Path,
     ranks: int,
     flags: str,
     iterations: int,
-    hosts: Sequence[Sequence[str]] | None = None,
+    hosts: Sequence[Host] | None = None,
     shards: int = SHARDS,
     compiled: bool = False,
 ) -> None:
-    """Train a run named `run` in `folder`. `hosts` are the words that run a command on the hosts of ranks 0, 1, …; None: this host."""
+    """Train a run named `run` in `folder`. `hosts` are those of ranks 0, 1, …; None: this host."""
     task = WORKLOADS[workload]
     environments = shards * task.environments
     words = [sys.executable, "-m", "lockstep", "train", *task.flags.split(), *flags.split()]
@@ -156,10 +122,10 @@ def train(
     if hosts is None:
         commands = [(["nice", "-n", "10", *words, "--ranks", str(ranks)], dict(os.environ))]
     else:
-        words += ["--runtime.rendezvous", "tcp://10.213.8.1:29533"]
+        words += ["--runtime.rendezvous", f"tcp://{ADDRESSES[0]}:29533"]
         variables = {"WORLD_SIZE": str(ranks), "LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "1"}
         commands = [
-            ([*host, "nice", "-n", "10", *words], {**os.environ, **variables, "RANK": str(rank)})
+            ([*host.command, "nice", "-n", "10", *words], {**os.environ, **variables, "RANK": str(rank)})
             for rank, host in enumerate(hosts)
         ]
     processes = [subprocess.Popen(command, env=environment) for command, environment in commands]
@@ -182,9 +148,7 @@ def measured_seconds(run: Path) -> float:
     return statistics.fmean(float(str(row["t_iter"])) for row in rows[default_warmup(len(rows)) :])
 
 
-def others_share(
-    workload: str, folder: Path, case: Case, iterations: int, hosts: Sequence[Sequence[str]] | None
-) -> float:
+def others_share(workload: str, folder: Path, case: Case, iterations: int, hosts: Sequence[Host] | None) -> float:
     """Train a case. Return the fraction of the cores that other programs used meanwhile."""
     start, before = time.perf_counter(), busy_seconds()
     train(workload, folder, case.ranks, case.flags, iterations, hosts if case.hosts > 1 else None)
@@ -205,7 +169,7 @@ def compare(repeats: int, seconds: float) -> tuple[list[dict[str, Any]], list[di
     """Measure and predict all cases. Return a row per workload and case, and the predicted curves of both workloads."""
     found: dict[tuple[str, str], list[Comparison]] = {}
     predicted = []
-    with two_hosts() as hosts, tempfile.TemporaryDirectory() as temporary:
+    with two_hosts() if available() else nullcontext() as hosts, tempfile.TemporaryDirectory() as temporary:
         for workload in WORKLOADS:
             first = Path(temporary) / workload
             train(workload, first, 1, "", 12)  # shows how many iterations are needed

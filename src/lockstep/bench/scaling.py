@@ -11,6 +11,7 @@ from lockstep.algorithm.plan import Plan
 from lockstep.bench.repeats import interleave
 from lockstep.bench.training import Training, train
 from lockstep.config import Config
+from lockstep.messages import counted
 
 __all__ = ["KINDS", "Case", "Measured", "Rules", "for_ranks", "measure", "weak"]
 
@@ -105,7 +106,7 @@ def measure(
         config, training, log = result
         results.extend(Measured(case, repeat + 1, config, training, log) for case in distinct[name])
         kinds = " and ".join(case.kind for case in distinct[name])
-        ranks = f"{distinct[name][0].ranks} rank{'s' * (distinct[name][0].ranks > 1)}"
+        ranks = counted(distinct[name][0].ranks, "rank")
         print_line(f"repeat {repeat + 1}/{rules.repeats}  {f'{kinds}, {ranks}':<24}  {training.rate:>11,.0f} steps/s")
         on_result(results)
 

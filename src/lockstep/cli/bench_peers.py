@@ -10,6 +10,7 @@ from lockstep.cli.benchmarks import LEAST, add_json, add_repeats, print_line, re
 from lockstep.config.compose import load
 from lockstep.config.decode import encode
 from lockstep.config.flags import parse_flags
+from lockstep.messages import counted
 
 __all__ = ["main"]
 
@@ -47,7 +48,7 @@ def main(argv: Sequence[str]) -> int:
             f"{peer.name} is not installed here: pip install {peer.package}, or name another interpreter with --python"
         )
     runs: dict[str, Callable[[], comparison.ProgramTiming]] = {
-        f"lockstep, {ranks} rank{'s' * (ranks > 1)}": partial(comparison.time_lockstep, config, ranks, updates)
+        f"lockstep, {counted(ranks, 'rank')}": partial(comparison.time_lockstep, config, ranks, updates)
         for config, ranks in configs
     }
     for installed in peers:

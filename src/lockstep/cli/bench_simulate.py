@@ -13,6 +13,7 @@ from lockstep.cli.start import import_env_module_of_run
 from lockstep.config import Config
 from lockstep.config.decode import decode, encode
 from lockstep.config.flags import parse_flags
+from lockstep.messages import counted
 from lockstep.processes.cores import usable_cores
 from lockstep.run.locate import locate
 
@@ -137,8 +138,8 @@ def _title(
 ) -> list[str]:
     env, plan = config.env, config.plan
     assert plan.shards is not None
-    shards = f"{plan.shards} shard{'s' * (plan.shards > 1)}{' per rank that plays' * args.scale_shards}"
-    iterations, ranks = len(workload.costs.rollout), f"{measured_ranks} rank{'s' * (measured_ranks > 1)}"
+    shards = f"{counted(plan.shards, 'shard')}{' per rank that plays' * args.scale_shards}"
+    iterations, ranks = len(workload.costs.rollout), counted(measured_ranks, "rank")
     return [
         f"{env.id}: {shards} of {env.count // workload.shards} environments x {config.rollout.steps} steps",
         f"measured: {iterations} iterations on {ranks}",

@@ -9,6 +9,7 @@ from lockstep.cli.digest import digests
 from lockstep.config.fields import RUN_FIELDS
 from lockstep.experiment.execute import open_run
 from lockstep.files import WEIGHTS_LIMIT, read_file
+from lockstep.messages import counted
 from lockstep.processes.exit_codes import DONE, FAILED
 from lockstep.run.folder import RunFolder
 from lockstep.run.locate import locate
@@ -46,7 +47,7 @@ def main(argv: Sequence[str]) -> int:
 
 
 def _identical_line(shared: list[int], last_a: int, last_b: int) -> str:
-    line = f"identical for {len(shared)} iteration{'s' * (len(shared) != 1)}"
+    line = f"identical for {counted(len(shared), 'iteration')}"
     if last_a == last_b:
         return line
     return f"{line}; {'A' if last_a > last_b else 'B'} continues to {max(last_a, last_b)}"

@@ -14,6 +14,7 @@ from importlib.util import find_spec
 from lockstep import __version__
 from lockstep.cli.arguments import Arguments
 from lockstep.compiling.library import interpreter_problem, is_prebuilt
+from lockstep.messages import one_line
 from lockstep.processes.cores import usable_cores
 from lockstep.processes.exit_codes import DONE, FAILED
 from lockstep.runtime.checks import cuda_devices
@@ -74,7 +75,7 @@ def _print_packages() -> list[str]:
         try:
             import_module(module)
         except Exception as error:  # a broken installation can fail in any way
-            broken.append(f"{package} can't be imported: {' '.join(str(error).split()) or type(error).__name__}")
+            broken.append(f"{package} can't be imported: {one_line(error)}")
         _print_line(package, _version(package))
     for package, (module, extra, purpose) in _OPTIONAL.items():
         installed = find_spec(module) is not None

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 
 from lockstep.cli.agents import LoadedPolicy, add_arguments
 from lockstep.cli.arguments import Arguments
+from lockstep.messages import counted
 
 __all__ = ["main"]
 
@@ -18,9 +19,7 @@ def main(argv: Sequence[str]) -> int:
     args = parser.read(argv)
     loaded = LoadedPolicy(args.run, args.iteration, args.sample, args.seed, args.module)
     evaluation = loaded.evaluate(args.episodes)
-    print(
-        f"{args.episodes} episode{'s' * (args.episodes > 1)} of {loaded.config.env.id}, iteration {loaded.policy.iteration}"
-    )
+    print(f"{counted(args.episodes, 'episode')} of {loaded.config.env.id}, iteration {loaded.policy.iteration}")
     print(evaluation.lines(), flush=True)
     print(f"written {loaded.store(evaluation)}")
     return 0

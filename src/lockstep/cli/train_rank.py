@@ -21,6 +21,7 @@ from lockstep.experiment.start import completion_text, exit_codes_by_error, run_
 from lockstep.experiment.supervise import resume_command
 from lockstep.group.group import Group, RankLost
 from lockstep.group.texts import exchange_texts
+from lockstep.messages import counted
 from lockstep.processes.allocator import keep_freed_memory
 from lockstep.processes.exit_codes import BAD_INPUT, DONE, IN_USE, STOPPED_BY_SIGNAL
 from lockstep.run.checkpoint import CheckpointFailed
@@ -168,7 +169,7 @@ def _result_text(run: TrainingRun, resume: str) -> str:
         lines.append(f"continue from iteration {run.saved} with: {resume}")
     else:
         lines.append(
-            f"done: {run.done} iteration{'s' * (run.done != 1)}, {counters.env_steps:,} steps in {counters.seconds:.1f} s"
+            f"done: {counted(run.done, 'iteration')}, {counters.env_steps:,} steps in {counters.seconds:.1f} s"
         )
     if run.last_iteration.complete:
         reason = "by a hook" if run.ended_by_hook else f"run.stop_at_return ({run.stop_at_return:g}) was reached"
@@ -180,7 +181,7 @@ def _result_text(run: TrainingRun, resume: str) -> str:
     if counters.solved_at is not None:
         lines.append(f"solved: it reached {counters.goal:g} after {counters.solved_at:,} steps")
     if counters.env_faults:
-        times = f"{counters.env_faults} time{'s' * (counters.env_faults != 1)}"
+        times = counted(counters.env_faults, "time")
         lines.append(
             f"faults: environments failed {times} and were replaced: the config alone does not reproduce this run"
         )

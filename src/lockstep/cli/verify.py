@@ -13,6 +13,7 @@ from lockstep.cli.digest import digests
 from lockstep.cli.start import import_env_module_of_run, start
 from lockstep.config import Config
 from lockstep.envs.functions import is_function
+from lockstep.messages import counted
 from lockstep.processes.exit_codes import DONE, FAILED, STOPPED_BY_SIGNAL
 from lockstep.processes.portable import restart_portable
 from lockstep.run.environment import packages, processor_type
@@ -64,7 +65,7 @@ def main(argv: Sequence[str]) -> int:
         found = digests(temporary)
     first = first_different_iteration(expected, found)
     if first is None:
-        print(f"identical: {_count(len(expected))} gave the recorded digests")
+        print(f"identical: {counted(len(expected), 'iteration')} gave the recorded digests")
         return DONE
     if first not in found:  # an error, which was printed, or a signal
         print(f"iteration {first} was not trained; all earlier ones are equal", file=sys.stderr)
@@ -109,7 +110,7 @@ def _check_faults(folder: RunFolder, iterations: int | None) -> None:
 
 def _last_line(folder: RunFolder, last: int, done: int) -> str:
     if last == done:
-        return f"{folder} has {_count(done)}"
+        return f"{folder} has {counted(done, 'iteration')}"
     return f"{folder} was extended with a larger --total-steps after iteration {last}, so no later one can be trained again from the start"
 
 
@@ -131,8 +132,7 @@ def _quiet(config: Config, parent: str) -> Config:
 
 def _announce(folder: RunFolder, starts: Sequence[Start], portable: bool, plan: Plan, count: int) -> None:
     """Print what is trained again, and how this machine differs from the one that trained the run."""
-    ranks = f"{plan.ranks} rank{'s' * (plan.ranks > 1)}"
-    print(f"training {_count(count)} of {folder} again, on {ranks}")
+    print(f"training {counted(count, 'iteration')} of {folder} again, on {counted(plan.ranks, 'rank')}")
     here = {"processor": processor_type(portable), **packages()}
     differences: dict[str, None] = {}
     for one in starts:
@@ -143,10 +143,6 @@ def _announce(folder: RunFolder, starts: Sequence[Start], portable: bool, plan: 
                     f"{name}: {then.get(name, 'none')} when the run was trained, {here.get(name, 'none')} now"
                 ] = None
     print("\n".join(differences or [f"same processor and versions: {here['processor']}"]), flush=True)
-
-
-def _count(number: int) -> str:
-    return f"{number:,} iteration{'s' * (number != 1)}"
 
 
 @contextmanager

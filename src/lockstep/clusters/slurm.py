@@ -8,6 +8,7 @@ from lockstep.clusters.batch_script import array_script, batch_script, faults_fi
 from lockstep.clusters.job import Job, Submission, SweepJob, read_submission, write_submission
 from lockstep.clusters.request import Request, reserved
 from lockstep.files import make_folder, write_atomically
+from lockstep.messages import counted
 from lockstep.processes.exit_codes import DONE
 from lockstep.run.folder import RunInUse
 
@@ -27,8 +28,7 @@ def submit(request: Request) -> int:
         _check_earlier(job)
         faults_file(job).unlink(missing_ok=True)
         job_id = _submit(job, batch_script(job))
-    count = f"{job.sizes[0]} rank{'s' * (job.sizes[0] > 1)}"
-    print(f"submitted job {job_id} to Slurm: {path.name}, {count}, in {path}")
+    print(f"submitted job {job_id} to Slurm: {path.name}, {counted(job.sizes[0], 'rank')}, in {path}")
     print(f"follow it with: lockstep watch {path}")
     print(f"its output: {job.files / 'slurm.log'}")
     return DONE

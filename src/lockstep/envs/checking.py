@@ -28,6 +28,7 @@ from lockstep.envs.interface import Interface, failure_text
 from lockstep.envs.probing import mask_of, random_actions
 from lockstep.envs.settings import EngineName, EnvConfig
 from lockstep.envs.spaces import Spaces
+from lockstep.messages import one_line
 from lockstep.randomness import EnvironmentSeeds, stream
 
 __all__ = ["Finding", "check_env", "check_environment"]
@@ -176,8 +177,7 @@ def _check_api(config: EnvConfig, masked: bool) -> Finding:
             warnings.simplefilter("always")
             check_env(env.unwrapped, skip_render_check=True)
     except Exception as error:
-        text = " ".join(str(error).split()) or type(error).__name__
-        return Finding("gymnasium", "note" if masked else "fail", f"check_env of Gymnasium: {text}")
+        return Finding("gymnasium", "note" if masked else "fail", f"check_env of Gymnasium: {one_line(error)}")
     finally:
         env.close()
     texts = [_plain(str(warning.message)) for warning in caught if warning.category is UserWarning]
@@ -283,7 +283,7 @@ def _check_resume(name: str, config: EnvConfig, ok: str) -> Finding:
                     return Finding(name, "fail", f"a restored environment differs after {after} steps")
             observations = result[0]
     except Exception as error:
-        return Finding(name, "fail", " ".join(str(error).split()))
+        return Finding(name, "fail", one_line(error))
     finally:
         engine.close()
         restored.close()

@@ -8,6 +8,7 @@ from typing import Any
 import gymnasium as gym
 
 from lockstep.envs.wrapper_calls import WrapperCall
+from lockstep.messages import one_line
 
 __all__ = ["wrap"]
 
@@ -49,8 +50,9 @@ def wrap(env: gym.Env[Any, Any], call: WrapperCall, module: str | None) -> gym.E
     try:
         wrapped = make(env, **call.arguments)
     except Exception as error:
-        reason = " ".join(str(error).split()) or type(error).__name__
-        raise ValueError(f"env.wrappers has {call.name}, which can't wrap this environment: {reason}") from error
+        raise ValueError(
+            f"env.wrappers has {call.name}, which can't wrap this environment: {one_line(error)}"
+        ) from error
     if not isinstance(wrapped, gym.Env):
         raise ValueError(f"env.wrappers has {call.name}, which returned {type(wrapped).__name__}, not a gymnasium.Env")
     return wrapped

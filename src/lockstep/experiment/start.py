@@ -13,6 +13,7 @@ from lockstep.config.fields import RESUMABLE_FIELDS
 from lockstep.envs.catalog import SAME_EPISODES
 from lockstep.experiment.execute import execute
 from lockstep.experiment.resolve import compiles, cut_episodes, iterations, resolve
+from lockstep.messages import counted
 from lockstep.processes.cores import usable_cores
 from lockstep.processes.exit_codes import (
     BAD_INPUT,
@@ -127,8 +128,10 @@ def announce_start(folder: RunFolder, config: Config, ranks: int, resume_from: i
         origin = " from the beginning" if folder.checkpoints() else ", which has no checkpoint"
     device, player = config.runtime.device, config.runtime.player_device
     devices = device if player in (None, device) else f"{device}, players on {player}"
-    count = f"{ranks} rank{'s' * (ranks > 1)}"
-    print(f"{verb} {folder.path.name}{origin}: {config.env.id}, {count}, {devices}, in {folder}", flush=True)
+    print(
+        f"{verb} {folder.path.name}{origin}: {config.env.id}, {counted(ranks, 'rank')}, {devices}, in {folder}",
+        flush=True,
+    )
 
 
 def is_complete(folder: RunFolder, config: Config, iteration: int) -> bool:
@@ -143,8 +146,7 @@ def completion_text(folder: RunFolder, config: Config) -> str:
         return f"{folder} is complete: a hook ended training in iteration {newest}"
     if newest < iterations(config):
         return f"{folder} is complete: run.stop_at_return ({config.run.stop_at_return:g}) was reached in iteration {newest}"
-    count = f"{iterations(config)} iteration{'s' * (iterations(config) != 1)}"
-    return f"{folder} is complete: {count}; set a larger --total-steps to continue"
+    return f"{folder} is complete: {counted(iterations(config), 'iteration')}; set a larger --total-steps to continue"
 
 
 def extended_by(config: Config, tree: Mapping[str, Mapping[str, object]], total_steps: int | None) -> Config:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 from lockstep.experiment.execute import open_run
 from lockstep.experiment.start import completion_text, is_complete
+from lockstep.messages import counted
 from lockstep.processes.exit_codes import DONE, FAILED
 from lockstep.run.folder import RunFolder
 from lockstep.run.manifest import newest_intact
@@ -111,7 +112,7 @@ def supervise(
         problem = limit.reason_to_end(resume_from if outcome.iteration is None else outcome.iteration, resume_from)
         if problem is None:
             location = f"from iteration {resume_from}" if resume_from else "from the start"
-            text = f"starting {_count(sizes[0])} again {location} (restart {limit.used} of {restarts})"
+            text = f"starting {counted(sizes[0], 'rank')} again {location} (restart {limit.used} of {restarts})"
             print(f"lockstep: {text}", file=sys.stderr, flush=True)
             problem = _sleep(limit.pause)
         if problem is not None:
@@ -132,7 +133,7 @@ def _launch(command: Sequence[str], sizes: list[int], config: RuntimeConfig) -> 
         try:
             return launch(command, sizes[0], config)
         except RanksNotStarted as error:
-            fault = f"{_count(sizes[0])} can't be started: {error.strerror}"
+            fault = f"{counted(sizes[0], 'rank')} can't be started: {error.strerror}"
             print(f"lockstep: {fault}", file=sys.stderr, flush=True)
             if len(sizes) == 1:
                 return Outcome(FAILED, fault)
@@ -147,7 +148,3 @@ def _sleep(seconds: float) -> str | None:
             return "a signal has asked to stop"
         time.sleep(_POLL)
     return None
-
-
-def _count(ranks: int) -> str:
-    return f"{ranks} rank{'s' * (ranks > 1)}"

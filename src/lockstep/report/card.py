@@ -6,6 +6,7 @@ from statistics import fmean, stdev
 
 from lockstep.config.flags import as_text
 from lockstep.envs.families import extra_of
+from lockstep.messages import counted
 from lockstep.report.summary import Evaluated, RunSummary
 
 __all__ = ["write_card"]
@@ -141,7 +142,7 @@ def _repeat(run: RunSummary, evaluated: Evaluated) -> Iterator[str]:
     )
     if run.env_faults:
         yield (
-            f"This run can't be reproduced from its config alone: its environments failed {run.env_faults:,} time{'s' * (run.env_faults != 1)} "
+            f"This run can't be reproduced from its config alone: its environments failed {counted(run.env_faults, 'time')} "
             "and were replaced (`env.on_fault`)."
         )
     elif run.preempts:

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from lockstep.envs.engine import EnvironmentFailed
 from lockstep.envs.interface import failure_text
+from lockstep.messages import one_line
 
 __all__ = ["choose_renderer", "render_frame"]
 
@@ -88,4 +89,4 @@ def _egl_loads() -> bool:
 
 
 def _line(error: Exception, default: str = "") -> str:
-    return " ".join(str(error).split()) or default or type(error).__name__
+    return default if default and not str(error).split() else one_line(error)

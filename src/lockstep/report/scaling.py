@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from lockstep.messages import counted
 from lockstep.phases import PHASES
 from lockstep.report.style import COLORS, GRAY, saved_figure
 from lockstep.report.timing import PHASE_COLORS, PHASE_NAMES
@@ -43,7 +44,7 @@ def _show_speedup(axes: Any, rows: Sequence[Row]) -> None:
     ranks = sorted({row["ranks"] for row in rows})
     axes.plot(ranks, [count / base for count in ranks], color=GRAY, linestyle="--", linewidth=1.2, label="ideal")
     _show(axes, rows, "speedup")
-    axes.set(ylabel=f"speed-up (to {base} rank{'s' * (base > 1)})", ylim=(0, None))
+    axes.set(ylabel=f"speed-up (to {counted(base, 'rank')})", ylim=(0, None))
     axes.legend(frameon=False, loc="upper left")
 
 
@@ -103,8 +104,7 @@ def _show_phases(matplotlib: Any, axes: Any, bars: Sequence[tuple[Row, str]]) ->
     axes.set(
         yticks=range(len(bars)),
         yticklabels=[
-            f"{row['kind']}, {row['ranks']} rank{'s' * (row['ranks'] > 1)}"
-            + (f", {_ROLES[role]}" if has_players else "")
+            f"{row['kind']}, {counted(row['ranks'], 'rank')}" + (f", {_ROLES[role]}" if has_players else "")
             for row, role in bars
         ],
         xlabel="share of the iteration, and mean time of an iteration",

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Generic, Protocol, TypeVar
 
 from lockstep.files import open_to_append, sync_folder
+from lockstep.messages import counted, one_line
 from lockstep.run.messages import print_warning
 from lockstep.telemetry.tensorboard import EventFile
 
@@ -90,8 +91,7 @@ class OptionalLogger(Generic[_LoggerT]):
                 failed.close()
 
     def _warn(self, error: Exception, consequence: str) -> None:
-        reason = " ".join(str(error).split()) or type(error).__name__
-        print_warning(f"{self._name}: {reason}{consequence}")
+        print_warning(f"{self._name}: {one_line(error)}{consequence}")
 
 
 class JsonLines:
@@ -135,7 +135,7 @@ class JsonLines:
         os.close(self._file)
         if self._unwritten and not self._warned:
             lines = self._unwritten.count(b"\n")
-            print_warning(f"{self._path}: the last {lines} line{'s' * (lines > 1)} could not be written")
+            print_warning(f"{self._path}: the last {counted(lines, 'line')} could not be written")
 
     def write_out(self) -> None:
         """Pass all lines to the operating system. Raises OSError if they can't be written."""

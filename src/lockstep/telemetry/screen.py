@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
+from lockstep.messages import counted
 from lockstep.run.folder import RunFolder
 from lockstep.run.settings import RunConfig
 from lockstep.telemetry.attempts import Start, read_starts
@@ -107,7 +108,7 @@ def clock(seconds: float) -> str:
 def _title(run: RunFacts) -> "Text":
     from rich.text import Text
 
-    ranks = [f"{run.starts[-1].plan}, {_count(run.starts[-1].ranks, 'rank')}"] if run.starts else []
+    ranks = [f"{run.starts[-1].plan}, {counted(run.starts[-1].ranks, 'rank')}"] if run.starts else []
     return Text(run.name, style="bold").append(_GAP + ", ".join([run.env, *ranks]), style="not bold dim")
 
 
@@ -248,7 +249,7 @@ def _starts(run: RunFacts, width: int) -> "Text | None":
     if len(run.starts) < 2:
         return None
     ends = [start.how for start in run.starts[:-1]]
-    parts = [f"resumed {_count(len(ends), 'time')}, last from {run.starts[-1].iteration:,}"]
+    parts = [f"resumed {counted(len(ends), 'time')}, last from {run.starts[-1].iteration:,}"]
     labels = {"stopped": "stopped", "failed": "failed", None: "killed"}
     parts += [f"{label} {ends.count(how)}" for how, label in labels.items() if how in ends]
     return _labelled("starts", parts, width)
@@ -256,7 +257,7 @@ def _starts(run: RunFacts, width: int) -> "Text | None":
 
 def _faults(status: RunStatus, width: int) -> "Text | None":
     count = number(status.newest.get("env_faults"))
-    parts = [f"{_count(round(count), 'environment')} replaced", "not reproducible from the config"] if count else []
+    parts = [f"{counted(round(count), 'environment')} replaced", "not reproducible from the config"] if count else []
     return _labelled("faults", parts, width) if parts else None
 
 
@@ -268,10 +269,6 @@ def sparkline(values: Sequence[float], columns: int) -> str:
     low, span = min(means), max(means) - min(means)
     top = len(_LEVELS) - 1
     return "".join(_LEVELS[round(top * (mean - low) / span) if span else top // 2] for mean in means)
-
-
-def _count(number: int, noun: str) -> str:
-    return f"{number} {noun}{'s' * (number != 1)}"
 
 
 def _label(name: str) -> "tuple[str, str]":

@@ -141,6 +141,7 @@ def test_doctor_names_what_is_broken(monkeypatch: pytest.MonkeyPatch, capsys: py
 @pytest.mark.parametrize(
     ("words", "line"),
     [
+        (["track", "a"], "track: unknown command; did you mean train?"),
         (["digest"], "RUN is missing; see lockstep digest --help"),
         (["digest", "a", "--itration", "1"], "--itration: unknown flag; did you mean --iteration?"),
         (["digest", "a", "b"], "b: unexpected argument; see lockstep digest --help"),

@@ -42,7 +42,10 @@ COMMANDS = {
     "doctor": "check the installation and the available features",
     "completion": "print a script that completes commands, flags and runs in a shell",
 }
-_HIDDEN = ("candidates", "rank", "video", "track", "evaluator", "storer")
+_COMPLETION = "candidates"
+"""Command that the scripts of `lockstep completion` call."""
+_CHILDREN = ("rank", "video", "track", "evaluator", "storer")
+"""Commands of processes that lockstep starts, with environment variables that nobody else sets."""
 _STORAGE_ERRORS = frozenset(
     {
         *(errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EIO, errno.ESTALE, errno.ENXIO),
@@ -118,7 +121,8 @@ def _dispatch(argv: list[str]) -> int:
     if command in ("-V", "--version", "version"):
         print(f"lockstep {__version__}")
         return DONE
-    if command not in COMMANDS and command not in _HIDDEN:
+    is_child = command in _CHILDREN and "LOCKSTEP_PARENT" in os.environ
+    if command not in COMMANDS and command != _COMPLETION and not is_child:
         close = get_close_matches(command, (*COMMANDS, "--help", "--version"), 1)
         raise ValueError(
             f"{command}: unknown command; "

@@ -77,9 +77,9 @@ def read_file(path: Path, limit: int = TEXT_LIMIT) -> bytes:
     return content
 
 
-def read_lines(path: Path, limit: int = METRICS_LIMIT) -> Iterator[bytes]:
+def read_lines(path: Path) -> Iterator[bytes]:
     """Iterate over the lines of a file, with their line feeds. A line that is too long comes in pieces. Raises OSError as `open_regular` does."""
-    with open_regular(path, limit) as file:
+    with open_regular(path, METRICS_LIMIT) as file:
         while line := file.readline(_LINE_LIMIT):
             yield line
 

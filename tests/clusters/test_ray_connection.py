@@ -5,7 +5,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from lockstep.clusters.ray_connection import fitting
+from lockstep.clusters.ray_connection import rank_capacity
 
 
 @pytest.mark.parametrize(
@@ -15,4 +15,4 @@ def test_number_of_ranks_that_fit_on_the_nodes(cpu: float, expected: int, monkey
     nodes = [{"Alive": True, "Resources": {"CPU": cores}} for cores in (1.0, 2.5)]
     nodes.append({"Alive": False, "Resources": {"CPU": 64.0}})
     monkeypatch.setitem(sys.modules, "ray", SimpleNamespace(nodes=lambda: nodes))
-    assert fitting({"CPU": cpu}) == expected
+    assert rank_capacity({"CPU": cpu}) == expected

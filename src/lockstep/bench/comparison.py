@@ -84,10 +84,9 @@ def find_peers(interpreters: Sequence[str], workload: Workload) -> tuple[list[In
     return list(installed.values()), [peer for peer in peers if peer.name not in installed]
 
 
-def time_program(command: Sequence[str], environment: Mapping[str, str] | None = None) -> ProgramTiming:
+def time_program(command: Sequence[str]) -> ProgramTiming:
     """Run and time a program that prints `steps N` after every update, on one thread. Raises ProcessFailed if the program fails."""
-    threads = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
-    variables = {**(os.environ if environment is None else environment), **threads, "PYTHONUNBUFFERED": "1"}
+    variables = {**os.environ, "OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1"}
     begun = time.perf_counter()
     marks: list[ProgressMark] = []
     with child(command, variables) as process:

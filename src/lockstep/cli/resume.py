@@ -96,7 +96,7 @@ def _parser() -> Arguments:
     )
     parser.add_argument("run", metavar="RUN", help="run folder, or its name in runs/")
     parser.add_ranks("one per core, at most one per shard, or the number that the plan requires")
-    parser.add_cluster(list(CLUSTERS))
+    parser.add_cluster(CLUSTERS)
     parser.add_argument(
         "--iteration",
         type=whole_number(0),

@@ -52,7 +52,7 @@ def on_ray(sweep: "Sweep", ranks: int, args: Namespace, tree: Tree) -> Iterator[
     `ranks` is the largest number of ranks of a run, and `tree` is as for `submit_to_slurm`. Raises ValueError, in one line, if Ray is
     missing, does not answer, or has no room for a run.
     """
-    from lockstep.clusters.ray_connection import connect, disconnect, fitting, read_address, read_resources
+    from lockstep.clusters.ray_connection import connect, disconnect, rank_capacity, read_address, read_resources
 
     address, per_rank = read_address(dict(args.job)), read_resources(dict(args.job))
     fields = merged_tree(None, args.config, tree)
@@ -68,7 +68,7 @@ def on_ray(sweep: "Sweep", ranks: int, args: Namespace, tree: Tree) -> Iterator[
     try:
         connect(address)
         listen()  # again: Ray has set handlers of its own
-        fits = fitting({name: ranks * number for name, number in per_rank.items()})
+        fits = rank_capacity({name: ranks * number for name, number in per_rank.items()})
         if not fits:
             raise ValueError(f"--ranks is {ranks}: no host of the cluster has room for a run of so many ranks")
         sweep.jobs, sweep.start = args.jobs or fits, start

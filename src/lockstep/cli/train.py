@@ -85,7 +85,7 @@ def _parser() -> Arguments:
         "1 without plan.shards; with it, one per core, at most one per shard, or the number that --plan requires; with plan.shards set, "
         "the result does not depend on it"
     )
-    parser.add_cluster(list(CLUSTERS))
+    parser.add_cluster(CLUSTERS)
     parser.add_argument(
         "--resume",
         action="store_true",

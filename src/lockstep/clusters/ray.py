@@ -1,6 +1,5 @@
 """Training on a cluster of Ray: this process places the ranks, and starts all of them again after a fault."""
 
-import os
 import shutil
 import sys
 import time
@@ -11,7 +10,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TextIO
 
 from lockstep.clusters.job import Job, read_submission
-from lockstep.clusters.ray_connection import connect, disconnect, fitting, read_address, read_resources
+from lockstep.clusters.ray_connection import (
+    connect,
+    disconnect,
+    process_variables,
+    rank_capacity,
+    read_address,
+    read_resources,
+)
 from lockstep.clusters.request import Request, reserved
 from lockstep.experiment.supervise import RestartLimit
 from lockstep.processes.exit_codes import (
@@ -60,7 +66,7 @@ def submit(request: Request) -> int:
 
 
 def _check_capacity(job: Job, resources: Mapping[str, float]) -> None:
-    fits = fitting(resources)
+    fits = rank_capacity(resources)
     if fits < job.sizes[-1]:
         needs = " and ".join(f"{number:g} {name}" for name, number in resources.items())
         raise ValueError(f"--ranks is at least {job.sizes[-1]}: the cluster has room for {fits}, with {needs} per rank")
@@ -70,13 +76,10 @@ def _train(job: Job, resources: Mapping[str, float], write: Callable[[bool, str]
     """Run the ranks until training has ended. After a fault, start all of them again, with as many as can be placed."""
     from lockstep.clusters.ray_group import NotPlaced, RankCommand, run_group
 
-    variables = {"PYTHONUNBUFFERED": "1"}
-    if "PYTHONPATH" in os.environ:
-        variables["PYTHONPATH"] = os.environ["PYTHONPATH"]
-    command = RankCommand(own_command(*job.arguments), variables, str(Path.cwd()))
+    command = RankCommand(own_command(*job.arguments), process_variables(), str(Path.cwd()))
     limit, sizes, is_first = RestartLimit(job.restarts), list(job.sizes), True
     while sizes and not asked_to_stop():
-        size = next((size for size in sizes if size <= fitting(resources)), sizes[-1])
+        size = next((size for size in sizes if size <= rank_capacity(resources)), sizes[-1])
         timeout = _LAST_PLACEMENT if is_first or size == sizes[-1] else _PLACEMENT
         is_first = False
         try:

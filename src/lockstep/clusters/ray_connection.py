@@ -8,7 +8,7 @@ from importlib.util import find_spec
 
 from lockstep.clusters.job import check_options
 
-__all__ = ["connect", "disconnect", "fitting", "read_address", "read_resources"]
+__all__ = ["connect", "disconnect", "process_variables", "rank_capacity", "read_address", "read_resources"]
 
 _OPTIONS = ("address", "cpu", "gpu")
 _CONNECT = 10.0
@@ -85,7 +85,13 @@ def disconnect() -> None:
     ray.shutdown()
 
 
-def fitting(resources: Mapping[str, float]) -> int:
+def process_variables() -> dict[str, str]:
+    """Return the environment variables that processes on other hosts get from this one."""
+    path = {"PYTHONPATH": os.environ["PYTHONPATH"]} if "PYTHONPATH" in os.environ else {}
+    return {"PYTHONUNBUFFERED": "1", **path}
+
+
+def rank_capacity(resources: Mapping[str, float]) -> int:
     """Return the number of ranks that the nodes of the cluster can hold, if each needs these resources and nothing else ran."""
     import ray
 

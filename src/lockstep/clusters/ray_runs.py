@@ -11,6 +11,7 @@ from typing import Any
 import ray
 from ray.exceptions import RayError
 
+from lockstep.clusters.ray_connection import process_variables
 from lockstep.clusters.ray_rank import RankProcess
 from lockstep.files import open_to_append
 from lockstep.processes.exit_codes import BAD_INPUT, STOPPED_BY_SIGNAL
@@ -45,11 +46,8 @@ class RayRun:
             "num_gpus": self._resources.get("GPU", 0),
             "max_restarts": 0,
         }
-        variables = {"PYTHONUNBUFFERED": "1"}
-        if "PYTHONPATH" in os.environ:
-            variables["PYTHONPATH"] = os.environ["PYTHONPATH"]
         self._actor: Any = ray.remote(RankProcess).options(**options).remote()
-        self._request = self._actor.start.remote(self._command, variables, str(Path.cwd()))
+        self._request = self._actor.start.remote(self._command, process_variables(), str(Path.cwd()))
         self._has_started = False
         self._next_poll = 0.0
 

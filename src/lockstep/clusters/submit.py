@@ -8,8 +8,8 @@ if TYPE_CHECKING:
 
 __all__ = ["CLUSTERS", "submit"]
 
-CLUSTERS = {name: f"lockstep.clusters.{name}" for name in ("slurm", "kubernetes", "ray")}
-"""Module by value of `--on`. Its function `submit(request)` submits a run and returns the exit code."""
+CLUSTERS = ("slurm", "kubernetes", "ray")
+"""Values of `--on`. The module of this name has a function `submit(request)`, which submits a run and returns the exit code."""
 
 
 def submit(cluster: str, request: "Request") -> int:
@@ -17,6 +17,6 @@ def submit(cluster: str, request: "Request") -> int:
 
     Raises ValueError, in one line, if the cluster can't be reached or refuses the job.
     """
-    code = import_module(CLUSTERS[cluster]).submit(request)
+    code = import_module(f"lockstep.clusters.{cluster}").submit(request)
     assert isinstance(code, int)
     return code

@@ -9,7 +9,9 @@ import pytest
 from tests.live_runs import digests
 from tests.recorded import packages_problem
 
+from lockstep.cli.main import main
 from lockstep.processes.portable import PORTABLE_TYPE, portable_problem, portable_variables
+from lockstep.run.environment import processor_type
 
 pytestmark = [
     pytest.mark.slow,
@@ -86,6 +88,33 @@ def test_rank_without_a_supervisor_starts_again_with_the_variables(run_cli, tmp_
     )
 
 
+def evaluated(run: Path) -> dict[str, object]:
+    content = json.loads((run / "evaluation.json").read_text())
+    assert isinstance(content, dict)
+    return content
+
+
+def test_episodes_have_the_bits_of_training(run_cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """`eval` starts again with the variables of ranks. A processor that can't give portable bits evaluates with its own."""
+    words = ("--env", "Pendulum-v1", "--ranks", 1, "--total-steps", 256, "--run.evaluate-every", 2)
+    finished = run_cli(*WORDS, *words, "--name", "one")
+    assert finished.rc == 0, finished
+    finished = run_cli("eval", "one", "--episodes", 2)
+    assert finished.rc == 0, finished
+    run = tmp_path / "runs" / "one"
+    first = evaluated(run)
+    assert first["processor"] == PORTABLE_TYPE
+    run_cli("eval", "one", "--episodes", 2, env=portable_variables())
+    assert evaluated(run) == first
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("lockstep.cli.agents.portable_problem", lambda: "this processor lacks fma")
+    monkeypatch.setattr("os.execve", None)
+    assert main(["eval", "one", "--episodes", "2"]) == 0
+    assert evaluated(run) == first | {"processor": processor_type(False)} | {
+        name: evaluated(run)[name] for name in first if name.startswith("return")
+    }
+
+
 def test_updates_with_kernels_are_those_of_pytorch_up_to_rounding(run_cli, tmp_path: Path) -> None:
     words = ("train", "cartpole", "--total-steps", 2048, "--ppo.epochs", 1, "--runtime.bits", "portable", "--ranks", 1)
     results = []
@@ -122,6 +151,10 @@ def test_emulated_processors_compute_the_same(
     finished = run_cli(*words, "--name", "emulated", "--restarts", 0, prefix=emulated, env=portable_variables())
     assert finished.rc == 0, finished
     assert digests(tmp_path / "runs" / "here") == digests(tmp_path / "runs" / "emulated")
+    assert run_cli("eval", "here", "--episodes", 1).rc == 0
+    finished = run_cli("eval", "emulated", "--episodes", 1, prefix=emulated, env=portable_variables())
+    assert finished.rc == 0, finished
+    assert evaluated(tmp_path / "runs" / "here") == evaluated(tmp_path / "runs" / "emulated")
 
 
 def test_program_must_be_started_with_the_variables(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,12 +2,14 @@
 
 import argparse
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from lockstep.cli.arguments import Arguments, whole_number
 from lockstep.cli.start import import_env_module_of_run
 from lockstep.files import write_atomically
+from lockstep.processes.portable import is_portable, portable_problem, restart_portable
 from lockstep.run.evaluations import Choice
 from lockstep.run.folder import RunFolder
 
@@ -64,8 +66,12 @@ class LoadedPolicy:
         sample: bool = False,
         seed: int | None = None,
         module: str | None = None,
+        command: Sequence[str] = (),
     ) -> None:
         """Load the policy and set the number of threads.
+
+        If the run has portable bits, `lockstep COMMAND` replaces this process, so that the episodes have the same bits on every processor that
+        can give them; without `command`, it does not.
 
         `run` is what users give: a run folder, its name in `runs/`, a checkpoint folder, or `hub:USER/NAME[@REVISION]`. `seed` is
         that of the episodes, None: that of the run; `sample` and `iteration` as in `load_policy`. `module` is the value of
@@ -81,7 +87,10 @@ class LoadedPolicy:
         path, iteration = find_checkpoint(run, iteration)
         folder = RunFolder.open(path)
         folder.make_absolute()
-        import_env_module_of_run(open_run(path)[1], module)
+        config = open_run(path)[1]
+        if command and config.runtime.bits == "portable" and portable_problem() is None:
+            restart_portable(command)
+        import_env_module_of_run(config, module)
         self.config, self.policy = load_policy(folder, iteration, sample, seed)
         self.output_folder = (
             Path(*run.partition("@")[0].replace(PREFIX, "hub/").split("/")) if run.startswith(PREFIX) else path
@@ -128,12 +137,14 @@ class LoadedPolicy:
     def store(self, evaluation: "Evaluation") -> Path:
         """Write the results to a file, and return its path."""
         from lockstep.report.evaluate import EVALUATION, SAMPLED_EVALUATION
+        from lockstep.run.environment import processor_type
 
         conditions = {
             "iteration": self.policy.iteration,
             "digest": self.policy.digest,
             "seed": self.seed,
             "actions": "drawn" if self._sample else "most probable",
+            "processor": processor_type(self.config.runtime.bits == "portable" and is_portable()),
         }
         path = self.output_folder / (SAMPLED_EVALUATION if self._sample else EVALUATION)
         written = self._working_folder / path

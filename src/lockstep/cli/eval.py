@@ -17,7 +17,7 @@ def main(argv: Sequence[str]) -> int:
     )
     add_arguments(parser, episodes=20)
     args = parser.read(argv)
-    loaded = LoadedPolicy(args.run, args.iteration, args.sample, args.seed, args.module)
+    loaded = LoadedPolicy(args.run, args.iteration, args.sample, args.seed, args.module, ("eval", *argv))
     evaluation = loaded.evaluate(args.episodes)
     print(f"{counted(args.episodes, 'episode')} of {loaded.config.env.id}, iteration {loaded.policy.iteration}")
     print(evaluation.lines(), flush=True)

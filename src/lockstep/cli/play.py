@@ -20,7 +20,7 @@ def main(argv: Sequence[str]) -> int:
     args = parser.read(argv)
     if not args.video and not _has_display():
         raise ValueError("there is no display for a window; record a video with `lockstep play RUN --video`")
-    loaded = LoadedPolicy(args.run, args.iteration, args.sample, args.seed, args.module)
+    loaded = LoadedPolicy(args.run, args.iteration, args.sample, args.seed, args.module, ("play", *argv))
     if args.video:
         _print_results(loaded.record(args.episodes))
         print(f"video: {loaded.video_path}")

@@ -31,7 +31,7 @@ def main(argv: Sequence[str]) -> int:
     repository = Repository(args.username, args.name or folder.path.resolve().name)
     # before any episode is played, so that a failed sign-in is reported at once
     api = None if args.dry_run else sign_in(repository)
-    files = _collect_files(folder, repository.id, args)
+    files = _collect_files(folder, repository.id, args, ("push", *argv))
     if api is None:
         _print_dry_run(repository.id, files, args.public)
         return 0
@@ -61,14 +61,16 @@ def read(argv: Sequence[str]) -> argparse.Namespace:
     return parser.read(argv)
 
 
-def _collect_files(folder: RunFolder, repository_id: str, args: argparse.Namespace) -> dict[str, bytes | Path]:
+def _collect_files(
+    folder: RunFolder, repository_id: str, args: argparse.Namespace, command: Sequence[str]
+) -> dict[str, bytes | Path]:
     """Return the files by their names in the repository. Write evaluation and video unless the run folder has them."""
     from lockstep.hub.files import CARD, VIDEO, published
     from lockstep.report.card import write_card
     from lockstep.report.evaluate import EVALUATION, SAMPLED_EVALUATION
     from lockstep.report.summary import summarize
 
-    loaded = LoadedPolicy(str(folder.path), args.iteration, module=args.module)
+    loaded = LoadedPolicy(str(folder.path), args.iteration, module=args.module, command=command)
     evaluated = _current_evaluation(loaded, folder)
     files: dict[str, bytes | Path] = dict(published(folder, loaded.policy.iteration))
     files[EVALUATION] = read_file(folder.path / EVALUATION)

@@ -15,6 +15,7 @@ from lockstep.config.decode import decode, encode
 from lockstep.config.versions import check_version, former_defaults
 from lockstep.experiment.resolve import importable, iterations
 from lockstep.files import remove_leftovers
+from lockstep.processes.portable import is_portable
 from lockstep.run.environment import describe_environment
 from lockstep.run.evaluations import Choice, best_checkpoint
 from lockstep.run.folder import RunFolder
@@ -255,12 +256,18 @@ def _train(components: "RankComponents", run: "TrainingRun") -> None:
 
 
 def load_agent(folder: RunFolder, iteration: Choice = None) -> "tuple[Config, Agent]":
-    """Load the agent of a checkpoint; None: the newest. Raises ValueError if there is none or it does not fit."""
+    """Load the agent of a checkpoint; None: the newest. Raises ValueError if there is none or it does not fit.
+
+    With portable bits, functions of PyTorch are replaced as in the ranks, if this process was started with `portable_variables`.
+    """
     from lockstep.envs.catalog import describe_env
     from lockstep.experiment.build import restore_agent
     from lockstep.run.checkpoint import Checkpoint
+    from lockstep.runtime.portable_functions import replace_functions
 
     _, config = open_run(folder.path)
+    if config.runtime.bits == "portable" and is_portable():
+        replace_functions()
     spaces = describe_env(config.env)
     checkpoint = Checkpoint(folder.checkpoint(pick_checkpoint(folder, iteration)))
     saved = checkpoint.tensors("agent")

@@ -1,8 +1,8 @@
 """Distributed PPO that gives the same policy, bit for bit, on any number of processes.
 
 `train`, `resume`, `evaluate` and `check_env` do what the commands `train`, `resume`, `eval` and `check` do; `load` loads a trained policy.
-`Config`, `register_core`, `register_encoder` and `register_distribution`, for a subclass of `ContinuousDistribution`, define an experiment. These functions return a `Run`, a `TrainedPolicy`
-or an `Evaluation`; `Run.summary` is a `RunSummary`.
+`Config`, `register_core`, `register_encoder`, `register_head` and `register_distribution`, for a subclass of `ContinuousDistribution`, define an
+experiment. These functions return a `Run`, a `TrainedPolicy` or an `Evaluation`; `Run.summary` is a `RunSummary`.
 
 Example:
     >>> import lockstep
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from lockstep.envs.checking import check_env
     from lockstep.experiment.hooks import Iteration
     from lockstep.experiment.policy import TrainedPolicy
-    from lockstep.models.registry import register_core, register_distribution, register_encoder
+    from lockstep.models.registry import register_core, register_distribution, register_encoder, register_head
     from lockstep.report.evaluate import Evaluation
     from lockstep.report.summary import RunSummary
 
@@ -40,13 +40,16 @@ __all__ = [
     "register_core",
     "register_distribution",
     "register_encoder",
+    "register_head",
     "resume",
     "train",
 ]
 
 _MODULES = {
     **dict.fromkeys(("Run", "evaluate", "load", "resume", "train"), "lockstep.api"),
-    **dict.fromkeys(("register_core", "register_distribution", "register_encoder"), "lockstep.models.registry"),
+    **dict.fromkeys(
+        ("register_core", "register_distribution", "register_encoder", "register_head"), "lockstep.models.registry"
+    ),
     "check_env": "lockstep.envs.checking",
     "Config": "lockstep.config",
     "ContinuousDistribution": "lockstep.distributions.continuous",

@@ -18,6 +18,7 @@ LONGEST = {
     "own_environment": 10,
     "own_core": 15,
     "own_encoder": 15,
+    "own_head": 15,
     "own_distribution": 20,
     "own_vector_env": 45,
     "load_and_act": 5,
@@ -129,6 +130,7 @@ def test_example_of_a_custom_vector_environment(working_folder: Path, run_cli, f
     [
         ("own_core", "--policy.core", "average"),
         ("own_encoder", "--policy.encoder", "waves"),
+        ("own_head", "--policy.head", "residual"),
         ("own_distribution", "--policy.distribution", "laplace"),
     ],
 )

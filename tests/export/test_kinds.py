@@ -19,7 +19,7 @@ from lockstep.algorithm.agent import Agent
 from lockstep.envs.spaces import describe
 from lockstep.experiment.policy import TrainedPolicy
 from lockstep.export.writing import export_policy
-from lockstep.models.registry import register_distribution, register_encoder
+from lockstep.models.registry import register_distribution, register_encoder, register_head
 from lockstep.models.settings import PolicyConfig
 from lockstep.randomness import stream
 
@@ -61,6 +61,7 @@ KINDS = {
     "beta": Kind(PLAIN, REACH, {"distribution": "beta"}),
     "gsde": Kind(FAR, REACH, {"distribution": "gsde", "core": "gru", "squash": True}),
     "registered distribution": Kind(PLAIN, REACH, {"distribution": "laplace"}),
+    "registered head": Kind(PLAIN, CHOICE, {"head": "centred"}),
     "mingru": Kind(PLAIN, CHOICE, {"core": "mingru", "core_layers": 2}),
     "nature": Kind(FRAMES, CHOICE, {"shared": True}),
     "stack of images": Kind(kinds.Box(0, 255, (2, 36, 40, 3), np.uint8), CHOICE, {"shared": True}),
@@ -108,6 +109,7 @@ BOTH = ("masks", "lstm", "double")
 for own, inside in {"bounded": spectral, "centred": Mean, "phased": Constant}.items():
     register_encoder(own, lambda features, *others, inside=inside: Encoder(inside, features))
 register_distribution("laplace", Laplace)
+register_head("centred", lambda inputs, policy: Encoder(Mean, inputs))
 
 
 def make_agent(kind: Kind) -> tuple[Agent, gym.Env[Any, Any]]:

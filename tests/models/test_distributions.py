@@ -161,12 +161,39 @@ def test_options_of_gsde(settings: dict[str, Any], line: str) -> None:
 def test_gsde_with_images_needs_head_layers() -> None:
     config = PolicyConfig(distribution="gsde", shared=True)
     arguments = torch.Generator(), torch.float32
-    line = "policy.distribution is 'gsde': with images or a registered encoder or core, policy.head_hidden must name a width"
+    line = "policy.distribution is 'gsde': with images or a registered encoder, core or head, policy.head_hidden must name a width"
     with pytest.raises(ValueError, match=re.escape(line) + "$"):
         Policy(0, make_distribution(LOW, HIGH, config), config, *arguments, images=[(3, 40, 40)])
     config = dataclasses.replace(config, head_hidden=(12,))
     policy = Policy(0, make_distribution(LOW, HIGH, config), config, *arguments, images=[(3, 40, 40)])
     parameters, _ = policy(torch.zeros(2, 0), torch.zeros(2, 3 * 40 * 40, dtype=torch.uint8))
+    assert parameters.shape == (2, 3 + 12 + 36)
+
+
+class Doubled(torch.nn.Module):
+    """Head that returns its inputs twice."""
+
+    def __init__(self, inputs: int, config: PolicyConfig) -> None:
+        super().__init__()
+        self.output_size = 2 * inputs
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        return torch.cat([inputs, inputs], 1)
+
+
+def test_gsde_with_a_registered_head_needs_its_size(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(registry._HEADS, "doubled", Doubled)
+    settings = {"distribution": "gsde", "hidden": (6,), "head": "doubled"}
+    line = "policy.head is 'doubled': with policy.distribution 'gsde', the last width of policy.head_hidden must be the output_size of the head"
+    with pytest.raises(ValueError, match=re.escape(line) + "$"):
+        PolicyConfig(**settings)
+    line = "policy.head_hidden must end with 12, the output_size of head 'doubled'"
+    arguments = torch.Generator(), torch.float32
+    config = PolicyConfig(**settings, head_hidden=(11,))
+    with pytest.raises(ValueError, match=re.escape(line) + "$"):
+        Policy(4, make_distribution(LOW, HIGH, config), config, *arguments)
+    config = dataclasses.replace(config, head_hidden=(12,))
+    parameters, _ = Policy(4, make_distribution(LOW, HIGH, config), config, *arguments)(torch.ones(2, 4))
     assert parameters.shape == (2, 3 + 12 + 36)
 
 

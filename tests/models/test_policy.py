@@ -4,9 +4,11 @@ import math
 
 import pytest
 import torch
+from torch import nn
 
 from lockstep.distributions.discrete import Categorical
 from lockstep.distributions.gaussian import Gaussian
+from lockstep.models import registry
 from lockstep.models.flat import FlatParameters
 from lockstep.models.policy import Policy
 from lockstep.models.settings import PolicyConfig
@@ -101,6 +103,49 @@ def test_heads_have_hidden_layers_of_their_own(core: str, width: int, shared: bo
         assert head.in_features == 4
     assert not {*policy.parameter_groups()["policy"]} & {f"critic_head_layers.{k}.weight" for k in (0, 2)}
     assert {*policy.parameter_groups()["value"]} >= {f"critic_head_layers.{k}.weight" for k in (0, 2)}
+
+
+class Residual(nn.Module):
+    """Head that returns its inputs and their squares after a linear layer."""
+
+    def __init__(self, inputs: int, config: PolicyConfig) -> None:
+        super().__init__()
+        self.layer = nn.Linear(inputs, inputs)
+        self.output_size = 2 * inputs
+
+    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+        return torch.cat([inputs, self.layer(inputs).square()], 1)
+
+
+@pytest.mark.parametrize(("core", "width"), [("none", 5), ("gru", 7)])
+@pytest.mark.parametrize("shared", [False, True])
+def test_a_registered_head_replaces_the_hidden_layers(
+    monkeypatch: pytest.MonkeyPatch, core: str, width: int, shared: bool
+) -> None:
+    monkeypatch.setitem(registry._HEADS, "residual", Residual)
+    global_state = torch.get_rng_state()
+    policy = policy_of(head="residual", core=core, core_size=7, shared=shared)
+    assert torch.equal(torch.get_rng_state(), global_state)
+    assert policy.policy_head.in_features == policy.value_head.in_features == 2 * width
+    assert {*policy.parameter_groups()["policy"]} >= {"head_layers.layer.weight", "head_layers.layer.bias"}
+    assert {*policy.parameter_groups()["value"]} >= {"critic_head_layers.layer.weight", "critic_head_layers.layer.bias"}
+    assert not torch.equal(policy.head_layers.layer.weight, policy.critic_head_layers.layer.weight)
+    same = policy_of(head="residual", core=core, core_size=7, shared=shared)
+    assert all(torch.equal(*pair) for pair in zip(policy.parameters(), same.parameters(), strict=True))
+    state, resets = torch.zeros(7, policy.state_size, dtype=torch.float64), torch.zeros(1, 7, dtype=torch.bool)
+    memory = () if core == "none" else (state,)
+    heads, values = policy(observations(), None, *memory, *([] if core == "none" else [resets]))
+    assert torch.allclose(heads, policy.act(observations(), None, *memory)[0], rtol=0, atol=1e-14)
+    if core == "none":
+        hidden = policy.trunk(observations())
+        features = torch.cat([hidden, policy.head_layers.layer(hidden).square()], 1)
+        assert torch.equal(heads[:, :HEAD], policy.policy_head(features))
+        assert torch.equal(values, policy.value(observations()))
+
+
+def test_with_a_registered_head_there_may_be_no_hidden_layers(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(registry._HEADS, "residual", Residual)
+    assert policy_of(head="residual", hidden=()).policy_head.in_features == 2 * OBSERVATION
 
 
 @pytest.mark.parametrize("core", ["lstm", "gru", "mingru"])

@@ -1,4 +1,4 @@
-"""Tests of trial forward passes through registered encoders and cores: changed buffers, and rejected modules."""
+"""Tests of trial forward passes through registered encoders, cores and heads: changed buffers, and rejected modules."""
 
 from collections.abc import Callable
 
@@ -28,7 +28,7 @@ class Encoder(nn.Module):
         self.output_size = SIZE
         self.layer, self.inside = nn.Linear(features, SIZE), inside()
 
-    def forward(self, features: Tensor, images: object) -> Tensor:
+    def forward(self, features: Tensor, images: object = None) -> Tensor:
         return self.inside(self.layer(features))
 
 
@@ -124,6 +124,18 @@ def test_a_core_is_probed_too(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(registry._CORES, "drops", DropoutCore)
     with pytest.raises(ValueError, match=r"^policy\.core is 'drops': it draws from PyTorch's global random generator"):
         agent_of(core="drops", core_size=4)
+
+
+@pytest.mark.parametrize("core", ["none", "gru"])
+def test_a_head_is_probed_too(monkeypatch: pytest.MonkeyPatch, core: str) -> None:
+    monkeypatch.setitem(registry._HEADS, "own", lambda inputs, policy: Encoder(lambda: nn.Dropout(0.5), inputs))
+    with pytest.raises(ValueError, match=r"^policy\.head is 'own': it draws from PyTorch's global random generator"):
+        agent_of(head="own", core=core, core_size=4)
+    monkeypatch.setitem(registry._HEADS, "own", lambda inputs, policy: Encoder(Mean, inputs))
+    agent = agent_of(head="own", core=core, core_size=4)
+    names = [f"policy.{part}.inside.mean" for part in ("head_layers", "critic_head_layers")]
+    assert [name for name in agent.buffers if name.endswith("mean")] == names
+    assert not agent.networks.training  # evaluation mode is needed because training changes the buffers
 
 
 @pytest.mark.parametrize("inside", [spectral, Mean, lambda: Mean(assigned=True), Constant])

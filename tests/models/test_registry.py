@@ -1,4 +1,4 @@
-"""Tests of the registry of cores and encoders."""
+"""Tests of the registry of cores, encoders, heads and distributions."""
 
 import re
 from collections.abc import Mapping
@@ -29,7 +29,7 @@ def test_names_that_are_taken_are_rejected(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["x y", "", "a/b", "a=b", "x\n"])
-@pytest.mark.parametrize("kind", ["core", "encoder", "distribution"])
+@pytest.mark.parametrize("kind", ["core", "encoder", "head", "distribution"])
 def test_names_that_no_flag_can_hold_are_rejected(kind: str, name: str) -> None:
     register = getattr(registry, f"register_{kind}")
     with pytest.raises(
@@ -44,6 +44,7 @@ def test_names_in_the_settings_are_those_of_the_registry() -> None:
 
     assert {*BUILT_IN["core"]} == {"none", *own(registry._CORES)}
     assert {*BUILT_IN["encoder"]} == {"auto", "mlp", *own(registry._ENCODERS)}
+    assert {*BUILT_IN["head"]} == {"mlp", *own(registry._HEADS)}
     assert {*BUILT_IN["distribution"]} == {*own(registry._DISTRIBUTIONS)}
 
 
@@ -54,7 +55,12 @@ def test_a_class_that_is_no_distribution_is_rejected() -> None:
 
 
 def test_unknown_names_are_rejected() -> None:
-    with pytest.raises(ValueError, match=re.escape("policy.core is 'lsmt': it must be one of lstm, gru, mingru")):
+    with pytest.raises(
+        ValueError,
+        match=re.escape("policy.core is 'lsmt': it must be one of none, lstm, gru, mingru, or a registered name"),
+    ):
         registry.core_factory("lsmt")
     with pytest.raises(ValueError, match=r"policy\.encoder is .natural.: it must be one of"):
         registry.encoder_factory("natural")
+    with pytest.raises(ValueError, match=r"policy\.head is 'own': it must be one of mlp, or a registered name"):
+        registry.head_factory("own")

@@ -39,7 +39,7 @@ from lockstep.models.normalization import RunningStatistics
 from lockstep.models.numpy_policy import ArrayTransform, NumpyPolicy, identity
 from lockstep.models.policy import Autocast, Policy
 from lockstep.models.probe import changed_buffers
-from lockstep.models.registry import is_registered
+from lockstep.models.registry import is_registered, registrable_names
 from lockstep.models.settings import PolicyConfig
 from lockstep.models.state import check_finite, check_state
 from lockstep.processes.heartbeat import beat
@@ -103,14 +103,14 @@ class Agent:
         self.networks = Networks(self.policy, self.curiosity).to(device)
         self.flat = FlatParameters(self.networks.parameter_groups())
         self.buffers = persistent_buffers(self.networks)
-        """The persistent buffers of a registered encoder or core, by name."""
+        """The persistent buffers of a registered encoder, core or head, by name."""
         self.trained_buffers = TrainedBuffers(self.networks, [f"policy.{name}" for name in changed])
         self.observation_statistics = RunningStatistics(spaces.feature_size) if config.normalize_observations else None
         self.return_statistics = RunningStatistics(1) if normalize_rewards else None
         with autocast():
             native_precision = device.type == "cpu" and not torch.is_autocast_enabled("cpu")
-        self._interpretable = native_precision and not is_registered("encoder", config.encoder)
-        registered = any(is_registered(kind, getattr(config, kind)) for kind in ("encoder", "core", "distribution"))
+        registered = {kind for kind, name in registrable_names(config) if is_registered(kind, name)}
+        self._interpretable = native_precision and not registered & {"encoder", "head"}
         self._recordable = device.type == "cuda" and not registered and not changed
         self._step = ActingStep(
             self.policy, self.distribution, self.normalize, cuda_graph if self._recordable else eager
@@ -118,7 +118,7 @@ class Agent:
         self._kernels: PolicyKernels | None = None
         self._numpy_policy = (
             NumpyPolicy(self.policy, config.activation)
-            if native_precision and self.policy.is_mlp and not self.distribution.features
+            if native_precision and self.policy.is_mlp and "head" not in registered and not self.distribution.features
             else None
         )
         self._numpy_dtype = torch.empty(0, dtype=dtype, device=_CPU).numpy().dtype

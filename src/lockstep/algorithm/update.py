@@ -240,7 +240,7 @@ class Update:
     def _problem(self) -> str:
         """Problem of the last gradient step, for a message if no number of it is found that is not finite."""
         if self.agent.trained_buffers.is_nan:
-            return "a buffer of the encoder or core became NaN: check how its forward pass updates it"
+            return "a buffer of the encoder, core or head became NaN: check how its forward pass updates it"
         return "the gradient is not finite: lower ppo.learning_rate or check the rewards"
 
     def _minibatches(self, batch: Batch, rates: ScheduledValues) -> Iterator[tuple[Minibatch, Tensor]]:

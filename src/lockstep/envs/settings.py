@@ -39,7 +39,7 @@ class EnvConfig:
     over the episodes of an iteration are recorded as the metrics `info/NAME`."""
     module: str | None = None
     """Your own module, which is imported first, also from the current folder. It may register `id` with Gymnasium, and
-    cores and encoders. Accepted from the command line or a program, never from a file."""
+    parts of the policy. Accepted from the command line or a program, never from a file."""
     threads: int | None = None
     """Threads that step a rank's environments in `envpool` and `ale`. None: the cores of the host, divided among its
     ranks, but one per 64 environments of classic control and toy text. Results do not depend on it, to the bit."""

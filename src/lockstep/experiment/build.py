@@ -158,7 +158,7 @@ def restore_agent(
         with meta, _limit_parameters(len(saved)):
             expected = make_agent(config, meta, spaces=spaces).state()
     except (RuntimeError, TypeError):
-        # a registered encoder, core or distribution may read tensors while it is constructed
+        # a registered encoder, core, head or distribution may read tensors while it is constructed
         if not any(is_registered(kind, name) for kind, name in registrable_names(config.policy)):
             raise
     else:

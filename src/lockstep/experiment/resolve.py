@@ -304,6 +304,7 @@ def compiles(config: Config, images: bool) -> bool:
                 ("plan.gradients", config.plan.gradients, ("ordered",)),
                 ("policy.core", config.policy.core, BUILT_IN["core"]),
                 ("policy.encoder", config.policy.encoder, ("auto", "mlp", "nature", "impala")),
+                ("policy.head", config.policy.head, BUILT_IN["head"]),
                 ("policy.distribution", config.policy.distribution, BUILT_IN["distribution"]),
             )
             if value not in allowed
@@ -312,7 +313,7 @@ def compiles(config: Config, images: bool) -> bool:
     )
     if runtime.compile == "on" and obstacle:
         raise ValueError(
-            "runtime.compile is 'on': it needs the CPU, fp32 or fp64, ordered gradients, and a policy whose encoder, core and distribution are built in, but "
+            "runtime.compile is 'on': it needs the CPU, fp32 or fp64, ordered gradients, and a policy whose encoder, core, head and distribution are built in, but "
             f"{obstacle}"
         )
     if images and runtime.compile == "auto" and (runtime.threads > 1 or config.policy.encoder == "impala"):

@@ -76,7 +76,7 @@ def export_policy(
     try:
         content = form.pack(program, metadata)
         distance, output = difference(form.unpack(content), agent, observation_space, action_space)
-    except Exception as error:  # a registered encoder or core may use operations that can't be exported
+    except Exception as error:  # a registered encoder, core or head may use operations that can't be exported
         reason = next(iter(str(error).strip().splitlines()), "") or type(error).__name__
         raise ValueError(f"this policy can't be exported as {format_name}: {reason}") from error
     if not distance <= TOLERANCE:

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from lockstep.distributions.joint import Distribution
 from lockstep.models.cores import BuiltInCore, Core
 from lockstep.models.layers import ACTIVATIONS, TRUNK_GAIN, Linear, initialize, mlp, seeded
-from lockstep.models.registry import core_factory, encoder_factory
+from lockstep.models.registry import core_factory, encoder_factory, head_factory
 from lockstep.models.settings import PolicyConfig
 
 __all__ = ["FORBIDDEN", "Autocast", "Policy"]
@@ -76,10 +76,8 @@ class Policy(nn.Module):
         self.critic_core = None if config.shared else self._make_core(critic_width, config, generator)
         if self.core is not None:
             width = critic_width = self.core.output_size
-        self.head_layers, self.critic_head_layers = (
-            mlp((size, *config.head_hidden), ACTIVATIONS[config.activation], dtype) for size in (width, critic_width)
-        )
-        width, critic_width = ((size, *config.head_hidden)[-1] for size in (width, critic_width))
+        self.head_layers, width = self._make_head(width, config, generator)
+        self.critic_head_layers, critic_width = self._make_head(critic_width, config, generator)
         self._head_includes_inputs = _uses_features(distribution, config, width)
         self.policy_head = Linear(width, len(distribution.initial_outputs), dtype=dtype)
         self.value_head = Linear(critic_width, 1, dtype=dtype)
@@ -118,6 +116,15 @@ class Policy(nn.Module):
             return None
         with seeded(generator):
             return core_factory(config.core)(width, config.core_size, config.core_layers).to(self._dtype)
+
+    def _make_head(self, width: int, config: PolicyConfig, generator: torch.Generator) -> tuple[nn.Module, int]:
+        """Return the layers of a head after `width` inputs, with the number of their outputs."""
+        if config.head == "mlp":
+            widths = width, *config.head_hidden
+            return mlp(widths, ACTIVATIONS[config.activation], self._dtype), widths[-1]
+        with seeded(generator):
+            layers = head_factory(config.head)(width, config).to(self._dtype)
+        return layers, int(layers.output_size)  # type: ignore[arg-type]
 
     @property
     def has_built_in_cores(self) -> bool:
@@ -286,8 +293,11 @@ class Policy(nn.Module):
 def _uses_features(distribution: Distribution, config: PolicyConfig, width: int) -> bool:
     """Return True if the distribution has parameters that are the inputs of the policy's last layer. `width` is their number."""
     if distribution.features not in (0, width):
+        needed = (
+            "name a width" if config.head == "mlp" else f"end with {width}, the output_size of head {config.head!r}"
+        )
         raise ValueError(
-            f"policy.distribution is {config.distribution!r}: with images or a registered encoder or core, policy.head_hidden must name a width"
+            f"policy.distribution is {config.distribution!r}: with images or a registered encoder, core or head, policy.head_hidden must {needed}"
         )
     return distribution.features > 0
 

@@ -1,4 +1,4 @@
-"""Trial forward passes through user-defined encoders and cores, to find the buffers they change and noise they draw."""
+"""Trial forward passes through user-defined encoders, cores and heads, to find the buffers they change and noise they draw."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -26,9 +26,8 @@ def changed_buffers(
 ) -> list[str]:
     """Return the names of the policy's buffers that a forward pass in training mode changes.
 
-    Only registered (user-defined) encoders and cores are tried. `features` is the number of features without the mask.
-    Raises ValueError, with a message of one line, for an encoder or core whose results would depend on the number of
-    ranks.
+    Only registered (user-defined) encoders, cores and heads are tried. `features` is the number of features without the mask.
+    Raises ValueError, with a message of one line, for a module whose results would depend on the number of ranks.
     """
     widths = policy.encoder_widths(config)
     generator, names = torch.Generator().manual_seed(0), list[str]()
@@ -43,7 +42,12 @@ def changed_buffers(
         resets = torch.zeros(_STEPS, _ROWS, dtype=torch.bool)
         return lambda: [*module.sequence(sequence, state, resets), *module.step(rows[:, :width], state)]
 
-    random_rows = torch.randn(_ROWS, max(features, *widths), dtype=dtype, generator=generator)
+    def apply(module: nn.Module, rows: Tensor, width: int) -> Forward:
+        return lambda: [module(rows[:, :width])]
+
+    cores = policy.core, policy.critic_core or policy.core
+    head_widths = [width if core is None else core.output_size for core, width in zip(cores, widths, strict=True)]
+    random_rows = torch.randn(_ROWS, max(features, *widths, *head_widths), dtype=dtype, generator=generator)
     alternatives = random_rows, torch.ones_like(random_rows)  # ones: an encoder may take its features as indices
     for path, encoder in (("trunk", policy.trunk), ("critic_trunk", policy.critic_trunk)):
         if encoder is not None and is_registered("encoder", config.encoder):
@@ -53,6 +57,11 @@ def changed_buffers(
         if core is not None and is_registered("core", config.core):
             probe = _Probe(f"policy.core is {config.core!r}", core)
             names += [f"{path}.{name}" for name in probe([remember(core, rows, width) for rows in alternatives])]
+    heads = {"head_layers": policy.head_layers, "critic_head_layers": policy.critic_head_layers}
+    for (path, head), width in zip(heads.items(), head_widths, strict=True):
+        if is_registered("head", config.head):
+            probe = _Probe(f"policy.head is {config.head!r}", head)
+            names += [f"{path}.{name}" for name in probe([apply(head, rows, width) for rows in alternatives])]
     return names
 
 

@@ -1,4 +1,4 @@
-"""Registry of cores, encoders and distributions by name: built-in ones, and those that users register."""
+"""Registry of cores, encoders, heads and distributions by name: built-in ones, and those that users register."""
 
 import re
 from collections.abc import Callable, Mapping
@@ -13,21 +13,24 @@ from lockstep.distributions.gaussian import Gaussian, StateGaussian
 from lockstep.distributions.gsde import StateDependentExploration
 from lockstep.models.cores import Core, Gru, Lstm, MinGru
 from lockstep.models.encoders import grid, impala, nature
-from lockstep.models.settings import PolicyConfig
+from lockstep.models.settings import BUILT_IN, PolicyConfig
 
 __all__ = [
     "CoreFactory",
     "DistributionFactory",
     "EncoderFactory",
+    "HeadFactory",
     "Kind",
     "core_factory",
     "defined_in",
     "distribution_factory",
     "encoder_factory",
+    "head_factory",
     "is_registered",
     "register_core",
     "register_distribution",
     "register_encoder",
+    "register_head",
     "registered_names",
     "registrable_names",
 ]
@@ -43,12 +46,19 @@ The encoder is a module with an attribute `output_size`. It maps features `[N, F
 `[N, C, H, W]` each, to `[N, output_size]`.
 """
 
+HeadFactory = Callable[[int, PolicyConfig], nn.Module]
+"""Function that creates the layers between the encoder or the memory and the last linear layer, from the number of their inputs `I` and the
+settings of the policy. It is called for the policy and for the critic.
+
+The layers are a module with an attribute `output_size`. It maps the output `[N, I]` of the encoder or the memory to `[N, output_size]`.
+"""
+
 DistributionFactory = Callable[[NDArray[Any], NDArray[Any], PolicyConfig], ContinuousDistribution]
 """Function that creates the distribution of continuous actions from their lowest and highest values `[A]`, infinite without bounds, and the
 settings of the policy.
 """
 
-Kind = Literal["core", "encoder", "distribution"]
+Kind = Literal["core", "encoder", "head", "distribution"]
 """Kind of a registered factory; its name is a value of the field `policy.KIND`."""
 
 _Factory = TypeVar("_Factory")
@@ -70,6 +80,7 @@ def _beta(low: NDArray[Any], high: NDArray[Any], config: PolicyConfig) -> Beta:
 
 _CORES: dict[str, CoreFactory] = {"lstm": Lstm, "gru": Gru, "mingru": MinGru}
 _ENCODERS: dict[str, EncoderFactory] = {"nature": nature, "impala": impala, "grid": grid}
+_HEADS: dict[str, HeadFactory] = {}
 _DISTRIBUTIONS: dict[str, DistributionFactory] = {
     "gaussian": _gaussian,
     "gaussian-state-std": _gaussian,
@@ -81,6 +92,7 @@ _RESERVED = ("auto", "mlp", "none")
 _FACTORIES: dict[Kind, Mapping[str, object]] = {
     "core": _CORES,
     "encoder": _ENCODERS,
+    "head": _HEADS,
     "distribution": _DISTRIBUTIONS,
 }
 
@@ -93,6 +105,11 @@ def register_core(name: str, factory: CoreFactory) -> None:
 def register_encoder(name: str, factory: EncoderFactory) -> None:
     """Register an encoder for `policy.encoder`. Raises ValueError if the name is taken or invalid."""
     _register("encoder", _ENCODERS, name, factory)
+
+
+def register_head(name: str, factory: HeadFactory) -> None:
+    """Register a head for `policy.head`. Raises ValueError if the name is taken or invalid."""
+    _register("head", _HEADS, name, factory)
 
 
 def register_distribution(name: str, factory: DistributionFactory) -> None:
@@ -114,6 +131,11 @@ def encoder_factory(name: str) -> EncoderFactory:
     return _find("encoder", _ENCODERS, name)
 
 
+def head_factory(name: str) -> HeadFactory:
+    """Return the factory of the head with this name. Raises ValueError if there is none."""
+    return _find("head", _HEADS, name)
+
+
 def distribution_factory(name: str) -> DistributionFactory:
     """Return the factory of the distribution with this name. Raises ValueError if there is none."""
     return _find("distribution", _DISTRIBUTIONS, name)
@@ -121,7 +143,12 @@ def distribution_factory(name: str) -> DistributionFactory:
 
 def registrable_names(config: PolicyConfig) -> list[tuple[Kind, str]]:
     """Return the kinds with the names that a policy uses."""
-    return [("core", config.core), ("encoder", config.encoder), ("distribution", config.distribution)]
+    return [
+        ("core", config.core),
+        ("encoder", config.encoder),
+        ("head", config.head),
+        ("distribution", config.distribution),
+    ]
 
 
 def registered_names() -> list[tuple[Kind, str]]:
@@ -149,5 +176,7 @@ def _register(kind: str, factories: dict[str, _Factory], name: str, factory: _Fa
 
 def _find(kind: str, factories: dict[str, _Factory], name: str) -> _Factory:
     if name not in factories:
-        raise ValueError(f"policy.{kind} is {name!r}: it must be one of {', '.join(factories)}, or a registered name")
+        raise ValueError(
+            f"policy.{kind} is {name!r}: it must be one of {', '.join(BUILT_IN[kind])}, or a registered name"
+        )
     return factories[name]

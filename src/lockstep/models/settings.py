@@ -9,6 +9,7 @@ __all__ = ["BUILT_IN", "PolicyConfig"]
 BUILT_IN = {
     "encoder": ("auto", "mlp", "nature", "impala", "grid"),
     "core": ("none", "lstm", "gru", "mingru"),
+    "head": ("mlp",),
     "distribution": ("gaussian", "gaussian-state-std", "gsde", "beta"),
 }
 """Values of the fields that also take registered names."""
@@ -27,9 +28,12 @@ class PolicyConfig:
     """Widths of the hidden layers."""
     value_hidden: tuple[int, ...] | None = None
     """Widths of the hidden layers of the critic, with encoder `mlp`. None: those of `hidden`."""
+    head: str = "mlp"
+    """Layers between the encoder or the memory and the last linear layer, one module each for policy and critic, also if `shared`. `mlp`: the
+    layers `head_hidden`; or a name that `register_head` has registered."""
     head_hidden: tuple[int, ...] = ()
-    """Widths of the hidden layers of the heads, which follow the encoder and the memory. Policy and critic have layers of their own, also if
-    `shared`. With such layers or with memory, `hidden` and `value_hidden` may be empty."""
+    """Widths of the hidden layers of the heads, which follow the encoder and the memory. With such layers, a registered head or memory, `hidden`
+    and `value_hidden` may be empty."""
     activation: Literal["tanh", "relu", "elu", "silu", "gelu"] = "tanh"
     """Activation function of the hidden layers. `gelu` is its approximation by tanh (Hendrycks and Gimpel 2016, arXiv:1606.08415)."""
     encoder: str = "auto"
@@ -75,10 +79,11 @@ class PolicyConfig:
                 raise ValueError(f"policy.{name} has {len(widths):,} widths: it must have at most {_MAX_LAYERS}")
             if any(not 1 <= width <= 16_384 for width in widths or ()):
                 raise ValueError(f"policy.{name} is {list(widths or ())}: each width must be from 1 to 16,384")
-        if not all(self.head_hidden or self.core != "none" or widths for widths in (self.hidden, self.critic_hidden)):
+        has_other_layers = self.head_hidden or self.head != "mlp" or self.core != "none"
+        if not (has_other_layers or (self.hidden and self.critic_hidden)):
             name = "value_hidden" if self.hidden else "hidden"
             raise ValueError(
-                f"policy.{name} is []: it must name at least one width, except with policy.head_hidden or policy.core"
+                f"policy.{name} is []: it must name at least one width, except with policy.head_hidden, policy.head or policy.core"
             )
         if self.value_hidden is not None and self.shared:
             raise ValueError(
@@ -106,6 +111,10 @@ class PolicyConfig:
             )
         if self.sde_sample_freq != PolicyConfig.sde_sample_freq and self.distribution != "gsde":
             raise ValueError(f"policy.sde_sample_freq is {self.sde_sample_freq}: it is for policy.distribution 'gsde'")
+        if self.distribution == "gsde" and self.head != "mlp" and not self.head_hidden:
+            raise ValueError(
+                f"policy.head is {self.head!r}: with policy.distribution 'gsde', the last width of policy.head_hidden must be the output_size of the head"
+            )
         if self.sde_sample_freq < 1:
             raise ValueError(f"policy.sde_sample_freq is {self.sde_sample_freq}: it must be at least 1")
 
@@ -116,7 +125,7 @@ class PolicyConfig:
 
     @property
     def head_inputs(self) -> int:
-        """Number of inputs of the last layer of the policy, for built-in cores and vectors; with `head_hidden`, for all policies."""
+        """Number of inputs of the last layer of the policy, for built-in cores and vectors; with `head_hidden` and head `mlp`, for all policies."""
         widths = self.head_hidden or (() if self.core == "none" else (self.core_size,)) or self.hidden
         return widths[-1]
 

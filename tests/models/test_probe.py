@@ -126,6 +126,28 @@ def test_a_core_is_probed_too(monkeypatch: pytest.MonkeyPatch) -> None:
         agent_of(core="drops", core_size=4)
 
 
+@pytest.mark.parametrize("kind", ["encoder", "core", "head"])
+@pytest.mark.parametrize(
+    ("size", "problem"),
+    [
+        (None, "must have an attribute output_size, the number of its outputs"),
+        (SIZE + 1, f"it returns {SIZE} numbers for each observation, but its output_size is {SIZE + 1}"),
+    ],
+)
+def test_modules_with_a_wrong_size_are_rejected(
+    monkeypatch: pytest.MonkeyPatch, kind: str, size: int | None, problem: str
+) -> None:
+    def create(inputs: int, *others: object) -> nn.Module:
+        module = MinGru(inputs, SIZE, 1) if kind == "core" else Encoder(nn.Identity, inputs)
+        module.output_size = size
+        return module
+
+    monkeypatch.setitem(registry._FACTORIES[kind], "own", create)
+    with pytest.raises(ValueError, match=rf"^policy\.{kind} is 'own': .*{problem}$") as caught:
+        agent_of(**{kind: "own"})
+    assert "\n" not in str(caught.value)
+
+
 @pytest.mark.parametrize("core", ["none", "gru"])
 def test_a_head_is_probed_too(monkeypatch: pytest.MonkeyPatch, core: str) -> None:
     monkeypatch.setitem(registry._HEADS, "own", lambda inputs, policy: Encoder(lambda: nn.Dropout(0.5), inputs))

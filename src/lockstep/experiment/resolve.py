@@ -195,8 +195,8 @@ def _check_policy(config: Config, spaces: "Spaces") -> None:
         raise ValueError(
             f"policy.normalize_observations is true: {env_id} has only images, whose bytes are divided by 255 in any case"
         )
-    parts = policy.core, policy.encoder in ("auto", "mlp"), policy.distribution
-    if spaces.images or parts != ("none", True, "gaussian"):
+    parts = policy.core, policy.encoder in ("auto", "mlp"), policy.head, policy.distribution
+    if spaces.images or parts != ("none", True, "mlp", "gaussian"):
         # their parts have checks of their own, so one is constructed here, before anything starts
         import torch
 

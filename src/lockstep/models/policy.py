@@ -75,7 +75,7 @@ class Policy(nn.Module):
         self.core = self._make_core(width, config, generator)
         self.critic_core = None if config.shared else self._make_core(critic_width, config, generator)
         if self.core is not None:
-            width = critic_width = self.core.output_size
+            width = critic_width = _output_size(self.core, f"policy.core is {config.core!r}")
         self.head_layers, width = self._make_head(width, config, generator)
         self.critic_head_layers, critic_width = self._make_head(critic_width, config, generator)
         self._head_includes_inputs = _uses_features(distribution, config, width)
@@ -100,7 +100,7 @@ class Policy(nn.Module):
         if self.is_mlp:
             features = self._feature_count
             return (features, *config.hidden)[-1], (features, *config.critic_hidden)[-1]
-        width = int(self.trunk.output_size)  # type: ignore[arg-type]
+        width = _output_size(self.trunk, f"policy.encoder is {config.encoder!r}")
         return width, width
 
     def _make_encoder(
@@ -124,7 +124,7 @@ class Policy(nn.Module):
             return mlp(widths, ACTIVATIONS[config.activation], self._dtype), widths[-1]
         with seeded(generator):
             layers = head_factory(config.head)(width, config).to(self._dtype)
-        return layers, int(layers.output_size)  # type: ignore[arg-type]
+        return layers, _output_size(layers, f"policy.head is {config.head!r}")
 
     @property
     def has_built_in_cores(self) -> bool:
@@ -288,6 +288,16 @@ class Policy(nn.Module):
     def _linear(self, head: nn.Module, hidden: Tensor) -> Tensor:
         values: Tensor = head(hidden).squeeze(-1).to(self._dtype)
         return values
+
+
+def _output_size(module: nn.Module, field: str) -> int:
+    """Return the number of outputs of an encoder, a core or a head. Raises ValueError, which begins with `field`, if the module does not tell."""
+    size = getattr(module, "output_size", None)
+    if not isinstance(size, int):
+        raise ValueError(
+            f"{field}: {type(module).__name__} must have an attribute output_size, the number of its outputs"
+        )
+    return size
 
 
 def _uses_features(distribution: Distribution, config: PolicyConfig, width: int) -> bool:

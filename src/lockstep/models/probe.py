@@ -107,6 +107,9 @@ class _Probe:
             except Exception:
                 # the module may not accept such inputs; if it accepts none, training raises the original error
                 continue
+            width, size = train.outputs[0].shape[-1], self._module.output_size
+            if width != size:
+                raise self._error(f"it returns {width} numbers for each observation, but its output_size is {size}")
             return self._find_changes(train, again, evaluation)
         return [name for name, buffer in self._saved.items() if buffer.is_floating_point()]
 

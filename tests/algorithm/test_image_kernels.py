@@ -79,7 +79,7 @@ def test_kernels_act_and_evaluate_like_pytorch(case: str) -> None:
 
 def test_blocks_of_images_give_the_gradient_of_the_whole_part(monkeypatch: pytest.MonkeyPatch) -> None:
     """The images of a block belong to its rows."""
-    monkeypatch.setattr(kernels, "_NUMBERS", 7 * IMAGES.pixel_count)
+    monkeypatch.setattr(kernels, "_MOST_ELEMENTS", 7 * IMAGES.pixel_count)
     curiosity = CuriosityConfig("rnd", hidden=(8,), feature_size=4, channels=1, share=0.5)
     agent = Agent(IMAGES, PolicyConfig(shared=True), False, 1, torch.float64, curiosity=curiosity)
     count, sizes = 20, []

@@ -49,6 +49,21 @@ def test_the_variance_is_accurate_for_a_mean_far_from_zero() -> None:
     np.testing.assert_allclose(statistics.std, all_rows.std(0), rtol=2e-4)
 
 
+@pytest.mark.parametrize("size", [2, 3, 17, 64])
+def test_rows_are_added_in_their_order_on_every_processor(size: int) -> None:
+    rows = torch.from_numpy(stream(3, "test").normal(1.0, 5.0, (2 * _BLOCK + 5, size)))
+    valid = torch.from_numpy(stream(4, "test").random(len(rows)) < 0.8)
+    statistics, expected = RunningStatistics(size), torch.zeros(2, size, dtype=torch.float64)
+    statistics.mean += 0.1
+    for start in range(0, len(rows), _BLOCK):
+        totals = torch.zeros(2, size, dtype=torch.float64)
+        for row, is_valid in zip(rows[start : start + _BLOCK], valid[start : start + _BLOCK], strict=True):
+            if is_valid:
+                totals += torch.stack([row - statistics.mean, (row - statistics.mean) ** 2])
+        expected += totals
+    assert torch.equal(statistics.sums(rows, valid), torch.cat([valid.sum(0, keepdim=True).double(), *expected]))
+
+
 @pytest.mark.parametrize("ranks", [1, 2, 4])
 def test_the_bits_do_not_depend_on_the_number_of_ranks(ranks: int) -> None:
     rows, valid = rows_of(2.0, 3.0)

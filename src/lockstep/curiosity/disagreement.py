@@ -9,6 +9,7 @@ from torch import Tensor, nn
 from lockstep.curiosity.curiosity import Curiosity, Images, Reduce, States, Transitions, fixed
 from lockstep.curiosity.settings import CuriosityConfig
 from lockstep.envs.spaces import Spaces
+from lockstep.models.layers import orthogonal
 
 __all__ = ["Disagreement", "Ensemble"]
 
@@ -85,7 +86,7 @@ class Ensemble(nn.Module):
         self.second_bias = nn.Parameter(torch.zeros(members, 1, outputs))
         for gain, weights in ((math.sqrt(2), self.first), (1.0, self.second)):
             for member in weights.detach():
-                nn.init.orthogonal_(member, gain)
+                orthogonal(member, gain)
 
     def extra_repr(self) -> str:
         """Return the shapes of the weights."""

@@ -8,6 +8,7 @@ from torch import Tensor, nn
 
 from lockstep.envs.spaces import Spaces
 from lockstep.models.encoders import convolutions
+from lockstep.models.layers import orthogonal
 
 __all__ = ["ActionEncoder", "Embedding"]
 
@@ -36,7 +37,7 @@ class Embedding(nn.Module):
         for layer in self.modules():
             if isinstance(layer, nn.Conv2d | nn.Linear):
                 assert layer.bias is not None
-                nn.init.orthogonal_(layer.weight, _GAIN)
+                orthogonal(layer.weight, _GAIN)
                 nn.init.zeros_(layer.bias)
 
     def forward(self, features: Tensor, images: Tensor | None = None) -> Tensor:

@@ -201,8 +201,12 @@ def _check_policy(config: Config, spaces: "Spaces") -> None:
         import torch
 
         from lockstep.algorithm.agent import Agent
+        from lockstep.models.registry import is_registered, registrable_names
 
-        Agent(spaces, policy, False, config.run.seed, torch.float32)
+        own = any(is_registered(kind, name) for kind, name in registrable_names(policy))
+        device = torch.device("cpu" if own else "meta")  # only modules of users are checked by computing with them
+        with device:
+            Agent(spaces, policy, False, config.run.seed, torch.float32, device)
 
 
 def _has_bounds(spaces: "Spaces") -> bool:

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from lockstep.models.episode_boundaries import CLOSED, EpisodeBoundaries
+from lockstep.models.layers import orthogonal
 from lockstep.models.scan import linear_recurrence
 from lockstep.models.unrolled import linear_steps, unroll_gru, unroll_lstm
 
@@ -85,7 +86,7 @@ class _Gated(BuiltInCore):
         self.biases = nn.ParameterList(torch.zeros(rows) for _ in range(layers))
         for weight in (*self.input_weights, *self.state_weights):
             for block in weight.detach().split(size):
-                nn.init.orthogonal_(block)
+                orthogonal(block)
 
     def step(self, features: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
         """See `Core.step`."""

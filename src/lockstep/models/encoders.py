@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from lockstep.models.layers import orthogonal
 from lockstep.models.settings import PolicyConfig
 
 __all__ = ["ImageEncoder", "convolutions", "grid", "impala", "nature"]
@@ -57,7 +58,7 @@ class ImageEncoder(nn.Module):
         for layer in self.modules():
             if config.orthogonal and isinstance(layer, nn.Conv2d | nn.Linear):
                 assert layer.bias is not None
-                nn.init.orthogonal_(layer.weight, _GAIN)
+                orthogonal(layer.weight, _GAIN)
                 nn.init.zeros_(layer.bias)
 
     def forward(self, features: Tensor, images: Sequence[Tensor]) -> Tensor:

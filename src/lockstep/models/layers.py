@@ -7,10 +7,12 @@ from contextlib import contextmanager
 from functools import partial
 from threading import Lock
 
+import numpy as np
 import torch
-from torch import nn
+from numpy.typing import NDArray
+from torch import Tensor, nn
 
-__all__ = ["ACTIVATIONS", "TRUNK_GAIN", "Linear", "initialize", "mlp", "seeded"]
+__all__ = ["ACTIVATIONS", "TRUNK_GAIN", "Linear", "initialize", "mlp", "orthogonal", "seeded"]
 
 ACTIVATIONS: dict[str, Callable[[], nn.Module]] = {
     "tanh": nn.Tanh,
@@ -21,6 +23,9 @@ ACTIVATIONS: dict[str, Callable[[], nn.Module]] = {
 }
 TRUNK_GAIN = math.sqrt(2)
 """Gain of orthogonal weights before a nonlinearity."""
+
+_CACHED = 2**16
+"""Number of float64 values that stay in the cache, with the results of operations on them."""
 
 _GLOBAL_GENERATOR_LOCK = Lock()
 """Lock of PyTorch's global generator, which all threads share."""
@@ -57,5 +62,40 @@ def initialize(layer: nn.Linear, gain: float | None, generator: torch.Generator)
         layer.weight.uniform_(-bound, bound, generator=generator)
         layer.bias.uniform_(-bound, bound, generator=generator)
     else:
-        nn.init.orthogonal_(layer.weight, gain, generator=generator)
+        orthogonal(layer.weight, gain, generator)
         layer.bias.zero_()
+
+
+@torch.no_grad()
+def orthogonal(weights: Tensor, gain: float = 1.0, generator: torch.Generator | None = None) -> None:
+    """Fill `weights` `[M, …]` with a random (semi-)orthogonal matrix `[M, N]` times `gain` (Saxe et al. 2014, arXiv:1312.6120).
+
+    Equal to `nn.init.orthogonal_` up to rounding, but with the same bits on every processor: the code of LAPACK's QR decomposition depends on
+    the processor. On the device meta, only the generator is used.
+    """
+    drawn = weights.new_empty(weights.flatten(1).shape).normal_(generator=generator)
+    if weights.is_meta:
+        return
+    vectors = drawn.double().numpy()
+    if is_tall := len(vectors) >= vectors.shape[1]:
+        vectors = np.ascontiguousarray(vectors.T)
+    _orthonormalize(vectors)
+    weights.copy_(torch.from_numpy(vectors.T if is_tall else vectors).mul(gain).view_as(weights))
+
+
+def _orthonormalize(vectors: NDArray[np.float64]) -> None:
+    """Orthonormalize the rows by the modified Gram-Schmidt process, in place, with sums whose order does not depend on the processor."""
+    rows = max(1, _CACHED // vectors.shape[1])
+    for start in range(0, len(vectors), rows):
+        block = vectors[start : start + rows]
+        for number, vector in enumerate(block):
+            vector /= np.sqrt(np.square(vector).sum())
+            _project_out(block[number + 1 :], vector)
+        for first in range(start + rows, len(vectors), rows):
+            for vector in block:
+                _project_out(vectors[first : first + rows], vector)
+
+
+def _project_out(vectors: NDArray[np.float64], unit: NDArray[np.float64]) -> None:
+    """Subtract the components along a unit vector."""
+    vectors -= (vectors * unit).sum(1, keepdims=True) * unit

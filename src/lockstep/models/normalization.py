@@ -37,18 +37,18 @@ class RunningStatistics:
         `rows` are `[N, size]`; those where `valid` `[N]` is False are not counted.
         """
         data, mean, counted = rows.numpy(), self.mean.numpy(), valid.numpy()
-        weights, totals = valid.to(torch.float64).numpy(), np.zeros((2, len(mean)))
-        # torch aligns memory the same way in every process: some BLAS kernels round differently on other alignments
+        totals = np.zeros((2, len(mean)))
         block = min(_BLOCK, len(data), max(1, _CELLS // max(1, len(mean))))
-        buffer = torch.empty(block, len(mean), dtype=torch.float64).numpy()
+        buffer = np.empty((block, len(mean)))
         with np.errstate(all="ignore"):  # values that are not finite are found in the loss, on all ranks at once
             for start in range(0, len(data), block):
                 block_rows = slice(start, start + block)
                 deviations = np.subtract(data[block_rows], mean, out=buffer[: len(data[block_rows])])
-                deviations[~counted[block_rows]] = 0  # a weight of 0 is not enough: 0 * NaN is NaN
-                totals[0] += weights[block_rows] @ deviations
-                totals[1] += weights[block_rows] @ np.square(deviations, out=deviations)
-        return torch.from_numpy(np.concatenate([[weights.sum()], *totals]))
+                deviations[~counted[block_rows]] = 0
+                # no matrix product: the order in which BLAS adds depends on the processor
+                totals[0] += deviations.sum(0)
+                totals[1] += np.square(deviations, out=deviations).sum(0)
+        return torch.from_numpy(np.concatenate([[counted.sum()], *totals]))
 
     def merge(self, sums: Tensor, about: Tensor) -> None:
         """Add the total of all shards' `sums`, of deviations from the mean `about` `[size]`.

@@ -37,8 +37,8 @@ class RuntimeConfig:
     run is created. Changes results in the last digits: kernels round differently."""
     bits: Literal["fast", "portable"] = "fast"
     """`portable`: the same bits on every x86-64 processor with AVX2 and FMA, by Intel or AMD, for one set of installed packages. All
-    libraries are held to the AVX2 instruction set. `fast`: the libraries' own choice, so bits depend on the type of processor. Portable
-    bits need the CPU, and `fp32` or `fp64`. Changes results."""
+    libraries are held to the AVX2 instruction set. `fast`: the libraries' own choice; without kernels, bits then depend on the type of
+    processor. Portable bits need the CPU, and `fp32` or `fp64`. Changes results, except with kernels."""
     backend: Literal["auto", "shared", "gloo", "nccl", "mpi"] = "auto"
     """Transport of tensors between ranks. `shared`: shared memory of one host. The others are backends of torch.distributed: `nccl`
     needs one GPU per rank, `mpi` needs a PyTorch that was built with MPI. `auto`: shared memory if all ranks are on one host, else gloo;

@@ -141,7 +141,10 @@ def test_atari_game(file: Path, env_id: str) -> None:
     assert (tree["ppo"]["learning_rate"], tree["ppo"]["clip"]) == ("linear(2.5e-4, 0)", "linear(0.1, 0)")
     assert (tree["ppo"]["clip_rewards"], tree["ppo"]["value_coefficient"], tree["ppo"]["minibatches"]) == (True, 0.5, 4)
     assert (tree["policy"]["encoder"], tree["policy"]["shared"]) == ("nature", True)
-    assert notes == ["AtariWrapper: it presses FIRE after a reset; the games of lockstep do not"]
+    assert notes == [
+        "AtariWrapper: episodes of one life need the engine envpool; pip install 'lockstep-rl[envpool]'",
+        "AtariWrapper: it presses FIRE after a reset; the games of lockstep do not",
+    ]
 
 
 def test_wrappers_become_calls(file: Path) -> None:

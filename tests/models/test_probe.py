@@ -148,6 +148,32 @@ def test_modules_with_a_wrong_size_are_rejected(
     assert "\n" not in str(caught.value)
 
 
+@pytest.mark.parametrize("kind", ["encoder", "core", "head"])
+def test_modules_with_frozen_parameters_are_rejected(monkeypatch: pytest.MonkeyPatch, kind: str) -> None:
+    def create(inputs: int, *others: object) -> nn.Module:
+        module = MinGru(inputs, SIZE, 1) if kind == "core" else Encoder(nn.Identity, inputs)
+        return module.requires_grad_(False)
+
+    monkeypatch.setitem(registry._FACTORIES[kind], "own", create)
+    with pytest.raises(
+        ValueError,
+        match=rf"^policy\.{kind} is 'own': its parameter '.*' requires no gradient; register frozen weights as buffers$",
+    ):
+        agent_of(**{kind: "own"})
+
+
+@pytest.mark.parametrize("kind", ["encoder", "core", "head"])
+def test_errors_in_constructors_name_the_module(monkeypatch: pytest.MonkeyPatch, kind: str) -> None:
+    def create(*arguments: object) -> nn.Module:
+        raise KeyError("missing\nthing")
+
+    monkeypatch.setitem(registry._FACTORIES[kind], "own", create)
+    with pytest.raises(ValueError, match=rf"^policy\.{kind} is 'own': KeyError: ") as caught:
+        agent_of(**{kind: "own"})
+    assert "\n" not in str(caught.value)
+    assert "in create" in caught.value.__notes__[0]
+
+
 @pytest.mark.parametrize("core", ["none", "gru"])
 def test_a_head_is_probed_too(monkeypatch: pytest.MonkeyPatch, core: str) -> None:
     monkeypatch.setitem(registry._HEADS, "own", lambda inputs, policy: Encoder(lambda: nn.Dropout(0.5), inputs))

@@ -54,13 +54,32 @@ def test_a_class_that_is_no_distribution_is_rejected() -> None:
     assert not registry.is_registered("distribution", "mine")
 
 
+@pytest.mark.parametrize("kind", ["core", "encoder", "head", "distribution"])
+def test_what_can_not_be_called_is_rejected(kind: str) -> None:
+    with pytest.raises(
+        TypeError, match=rf"the factory of policy\.{kind} 'mine' must be a class or a function, not int$"
+    ):
+        getattr(registry, f"register_{kind}")("mine", 5)
+    assert not registry.is_registered(kind, "mine")  # type: ignore[arg-type]
+
+
+def test_registered_names_are_listed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(registry, "_HEADS", {})
+    registry.register_head("mine", lambda inputs, policy: None)  # type: ignore[arg-type, return-value]
+    with pytest.raises(ValueError, match=r"it must be one of mlp, mine, or a name"):
+        registry.head_factory("mime")
+
+
 def test_unknown_names_are_rejected() -> None:
     with pytest.raises(
         ValueError,
-        match=re.escape("policy.core is 'lsmt': it must be one of none, lstm, gru, mingru, or a registered name"),
+        match=re.escape("policy.core is 'lsmt': it must be one of none, lstm, gru, mingru"),
     ):
         registry.core_factory("lsmt")
     with pytest.raises(ValueError, match=r"policy\.encoder is .natural.: it must be one of"):
         registry.encoder_factory("natural")
-    with pytest.raises(ValueError, match=r"policy\.head is 'own': it must be one of mlp, or a registered name"):
+    with pytest.raises(
+        ValueError,
+        match=r"policy\.head is 'own': it must be one of mlp.*, or a name that the module of --env.module registers$",
+    ):
         registry.head_factory("own")

@@ -62,7 +62,7 @@ def test_summary_of_results_and_settings(run_cli: Callable[..., tuple[int, str, 
     assert origins["run.solved_return"] == origins["run.total_steps"] == "set"
     assert origins["plan.shards"] == "preset"
     assert origins["env.count"] == origins["policy.activation"] == "default"
-    assert origins["env.engine"] == "decided"
+    assert origins["env.engine"] == origins["policy.squash"] == "decided"
     assert summary.machine.packages["torch"]
     assert summary.machine.ranks == 1
     assert (summary.evaluated, summary.extended, summary.exact) == (None, False, True)

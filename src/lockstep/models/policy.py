@@ -1,8 +1,11 @@
 """Policy and critic: encoder, core (memory) if any, and heads."""
 
 import math
+import traceback
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
+from functools import partial
+from typing import TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -10,10 +13,12 @@ from torch import Tensor, nn
 from lockstep.distributions.joint import Distribution
 from lockstep.models.cores import BuiltInCore, Core
 from lockstep.models.layers import ACTIVATIONS, TRUNK_GAIN, Linear, initialize, mlp, seeded
-from lockstep.models.registry import core_factory, encoder_factory, head_factory
+from lockstep.models.registry import Kind, core_factory, encoder_factory, head_factory, is_registered
 from lockstep.models.settings import PolicyConfig
 
 __all__ = ["FORBIDDEN", "Autocast", "Policy"]
+
+_Module = TypeVar("_Module", bound=nn.Module)
 
 Autocast = Callable[[], AbstractContextManager[object]]
 """Function that creates the context in which networks compute: `nullcontext` or PyTorch's autocast."""
@@ -108,23 +113,35 @@ class Policy(nn.Module):
     ) -> nn.Module:
         if name == "mlp":
             return mlp((self._feature_count, *hidden), ACTIVATIONS[config.activation], self._dtype)
-        with seeded(generator):
-            return encoder_factory(name)(self._feature_count, self._images, config).to(self._dtype)
+        make = partial(encoder_factory(name), self._feature_count, self._images, config)
+        return self._make_part("encoder", name, generator, make)
 
     def _make_core(self, width: int, config: PolicyConfig, generator: torch.Generator) -> Core | None:
         if config.core == "none":
             return None
-        with seeded(generator):
-            return core_factory(config.core)(width, config.core_size, config.core_layers).to(self._dtype)
+        make = partial(core_factory(config.core), width, config.core_size, config.core_layers)
+        return self._make_part("core", config.core, generator, make)
 
     def _make_head(self, width: int, config: PolicyConfig, generator: torch.Generator) -> tuple[nn.Module, int]:
         """Return the layers of a head after `width` inputs, with the number of their outputs."""
         if config.head == "mlp":
             widths = width, *config.head_hidden
             return mlp(widths, ACTIVATIONS[config.activation], self._dtype), widths[-1]
-        with seeded(generator):
-            layers = head_factory(config.head)(width, config).to(self._dtype)
+        layers = self._make_part("head", config.head, generator, partial(head_factory(config.head), width, config))
         return layers, _output_size(layers, f"policy.head is {config.head!r}")
+
+    def _make_part(self, kind: Kind, name: str, generator: torch.Generator, make: Callable[[], _Module]) -> _Module:
+        """Create an encoder, a core or a head. Raises ValueError, with the stack trace as a note, if the code of a user fails."""
+        try:
+            with seeded(generator):
+                return make().to(self._dtype)
+        except Exception as error:
+            # on the device meta, the code of a user fails if it reads a tensor
+            if not is_registered(kind, name) or torch.empty(0).is_meta:
+                raise
+            failure = ValueError(f"policy.{kind} is {name!r}: {type(error).__name__}: {' '.join(str(error).split())}")
+            failure.add_note("".join(traceback.format_exception(error)).rstrip())
+            raise failure from error
 
     @property
     def has_built_in_cores(self) -> bool:

@@ -94,6 +94,9 @@ class _Probe:
 
         Raises ValueError for a module whose results would depend on the number of ranks.
         """
+        for name, parameter in self._module.named_parameters():
+            if not parameter.requires_grad:
+                raise self._error(f"its parameter {name!r} requires no gradient; register frozen weights as buffers")
         for name, layer in self._module.named_modules():
             if isinstance(layer, _BatchNorm):
                 raise self._error(

@@ -167,6 +167,10 @@ def is_registered(kind: Kind, name: str) -> bool:
 
 
 def _register(kind: str, factories: dict[str, _Factory], name: str, factory: _Factory) -> None:
+    if not callable(factory):
+        raise TypeError(
+            f"the factory of policy.{kind} {name!r} must be a class or a function, not {type(factory).__name__}"
+        )
     if not re.fullmatch(r"[\w.-]+", name):
         raise ValueError(f"{name!r}: the name of a policy.{kind} consists of letters, digits, '_', '-' and '.'")
     if factories.get(name, factory) is not factory or name in _RESERVED:
@@ -176,7 +180,8 @@ def _register(kind: str, factories: dict[str, _Factory], name: str, factory: _Fa
 
 def _find(kind: str, factories: dict[str, _Factory], name: str) -> _Factory:
     if name not in factories:
+        known = dict.fromkeys((*BUILT_IN[kind], *factories))
         raise ValueError(
-            f"policy.{kind} is {name!r}: it must be one of {', '.join(BUILT_IN[kind])}, or a registered name"
+            f"policy.{kind} is {name!r}: it must be one of {', '.join(known)}, or a name that the module of --env.module registers"
         )
     return factories[name]

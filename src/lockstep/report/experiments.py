@@ -14,6 +14,7 @@ AUTO_RESOLVED = {
     "plan.shards",
     "policy.log_std",
     "policy.normalize_observations",
+    "policy.squash",
     "ppo.minibatches",
     "ppo.normalize_rewards",
     "rollout.sequence_length",

@@ -88,7 +88,7 @@ def test_unsupported_compilation_is_refused_in_one_line(run_cli, alone: Path) ->
     rc, out, err = run_cli(*WORDS, "--runtime.compile", "on", "--runtime.precision", "bf16")
     assert (rc, out, len(err.splitlines())) == (2, "", 1)
     assert (
-        "runtime.compile is 'on': it needs the CPU, fp32 or fp64, ordered gradients, and a policy whose encoder, core and "
+        "runtime.compile is 'on': it needs the CPU, fp32 or fp64, ordered gradients, and a policy whose encoder, core, head and "
         "distribution are built in, but runtime.precision is 'bf16'" in err
     )
     rc, out, err = run_cli("resume", alone, "--iteration", 3, env={"CXX": "no-such-compiler"})

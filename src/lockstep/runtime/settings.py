@@ -33,7 +33,7 @@ class RuntimeConfig:
     """Trace the arithmetic of acting and of the update once, and run it as kernels of lockstep's interpreter on the CPU: several times
     faster for small networks. The interpreter is part of wheels for Linux on x86-64; elsewhere it is built once with the C++ compiler. A new run
     without it runs operation by operation, with a warning. `auto`: on if the device is the CPU, the precision `fp32` or `fp64`, and the
-    encoder (`mlp` or `nature`), core and distribution of the policy are built in, but with images only if `threads` is 1; decided when the
+    encoder (`mlp` or `nature`), core, head and distribution of the policy are built in, but with images only if `threads` is 1; decided when the
     run is created. Changes results in the last digits: kernels round differently."""
     bits: Literal["fast", "portable"] = "fast"
     """`portable`: the same bits on every x86-64 processor with AVX2 and FMA, by Intel or AMD, for one set of installed packages. All

@@ -71,11 +71,11 @@ def orthogonal(weights: Tensor, gain: float = 1.0, generator: torch.Generator | 
     """Fill `weights` `[M, …]` with a random (semi-)orthogonal matrix `[M, N]` times `gain` (Saxe et al. 2014, arXiv:1312.6120).
 
     Equal to `nn.init.orthogonal_` up to rounding, but with the same bits on every processor: the code of LAPACK's QR decomposition depends on
-    the processor. On the device meta, only the generator is used.
+    the processor. Does nothing on the device meta.
     """
-    drawn = weights.new_empty(weights.flatten(1).shape).normal_(generator=generator)
     if weights.is_meta:
         return
+    drawn = weights.new_empty(weights.flatten(1).shape).normal_(generator=generator)
     vectors = drawn.double().numpy()
     if is_tall := len(vectors) >= vectors.shape[1]:
         vectors = np.ascontiguousarray(vectors.T)

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from lockstep.distributions.joint import Distribution
+from lockstep.messages import one_line
 from lockstep.models.cores import BuiltInCore, Core
 from lockstep.models.layers import ACTIVATIONS, TRUNK_GAIN, Linear, initialize, mlp, seeded
 from lockstep.models.registry import Kind, core_factory, encoder_factory, head_factory, is_registered
@@ -139,7 +140,7 @@ class Policy(nn.Module):
             # on the device meta, the code of a user fails if it reads a tensor
             if not is_registered(kind, name) or torch.empty(0).is_meta:
                 raise
-            failure = ValueError(f"policy.{kind} is {name!r}: {type(error).__name__}: {' '.join(str(error).split())}")
+            failure = ValueError(f"policy.{kind} is {name!r}: {type(error).__name__}: {one_line(error)}")
             failure.add_note("".join(traceback.format_exception(error)).rstrip())
             raise failure from error
 

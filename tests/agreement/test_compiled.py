@@ -109,3 +109,14 @@ def test_compiled_steps_that_are_left_out_give_the_same_bits_for_every_plan(run_
     metrics = [json.loads(row) for row in (tmp_path / "runs/alone/metrics.jsonl").read_text().splitlines()]
     assert any(row["skipped_steps"] for row in metrics)
     assert any(row["update_steps"] for row in metrics[3:]), "training continues"
+
+
+def test_evaluation_without_a_compiler_says_so(run_cli, alone: Path, tmp_path: Path) -> None:
+    found, expected = {"CXX": "no-such-compiler", "LOCKSTEP_CACHE": str(tmp_path / "empty")}, []
+    for environment, lines in ((found, 1), ({}, 0)):
+        rc, _, err = run_cli("eval", alone, "--episodes", 1, env=environment)
+        assert (rc, len(err.splitlines())) == (0, lines), err
+        expected.append(json.loads((alone / "evaluation.json").read_text())["returns"])
+        if lines:
+            assert "so the policy is computed without kernels: results differ by rounding" in err
+    assert expected[0] == pytest.approx(expected[1])

@@ -128,12 +128,25 @@ def test_updates_with_kernels_are_those_of_pytorch_up_to_rounding(run_cli, tmp_p
 
 @pytest.mark.parametrize("words", [("--env", "Pendulum-v1"), ("--env", "CartPole-v1", "--policy.core", "gru")])
 def test_fast_bits_with_kernels_are_portable(run_cli, tmp_path: Path, words: tuple[str, ...]) -> None:
-    """Only PyTorch and the linear algebra of NumPy select their code by the processor, and with kernels neither computes anything."""
+    """Only PyTorch and the linear algebra of NumPy select their code by the processor, and with kernels neither computes anything.
+
+    That also holds for evaluations: those during training, and `lockstep eval`.
+    """
+    results = []
     for bits in ("fast", "portable"):
         options = ("--runtime.bits", bits, "--runtime.compile", "on", "--ranks", 1, "--total-steps", 512)
-        finished = run_cli(*PORTABLE[:-4], "--run.progress", "off", *words, *options, "--name", bits)
+        evaluation = ("--run.evaluate-every", 2, "--run.evaluate-episodes", 2)
+        finished = run_cli(*PORTABLE[:-4], "--run.progress", "off", *words, *options, *evaluation, "--name", bits)
         assert finished.rc == 0, finished
-    assert digests(tmp_path / "runs" / "fast") == digests(tmp_path / "runs" / "portable")
+        run = tmp_path / "runs" / bits
+        for sample in ([], ["--sample"]):
+            assert run_cli("eval", bits, "--episodes", 2, *sample).rc == 0
+        names = "evaluation.json", "evaluation-sampled.json"
+        returns = [json.loads((run / name).read_text())["returns"] for name in names]
+        rows = [json.loads(line) | {"seconds": 0} for line in (run / "evaluations.jsonl").read_text().splitlines()]
+        assert rows
+        results.append((digests(run), returns, rows))
+    assert results[0] == results[1]
 
 
 @pytest.mark.exhaustive

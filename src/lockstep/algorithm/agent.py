@@ -115,7 +115,8 @@ class Agent:
         self._step = ActingStep(
             self.policy, self.distribution, self.normalize, cuda_graph if self._recordable else eager
         )
-        self._kernels: PolicyKernels | None = None
+        self.kernels: PolicyKernels | None = None
+        """Kernels of the policy; None before `use_kernels`."""
         self._numpy_policy = (
             NumpyPolicy(self.policy, config.activation)
             if native_precision and self.policy.is_mlp and "head" not in registered and not self.distribution.features
@@ -174,14 +175,14 @@ class Agent:
         if self.device.type == "cpu" and self.supports_kernels:
             kernels, bound = RowKernels(), self._bound if self.spaces.continuous_size else None
             pixel_count = self.spaces.pixel_count
-            self._kernels = PolicyKernels(self.policy, self.distribution, self.normalize, bound, kernels, pixel_count)
+            self.kernels = PolicyKernels(self.policy, self.distribution, self.normalize, bound, kernels, pixel_count)
             if self.curiosity is not None:
                 self.curiosity.kernels = kernels
 
     def actor(self, noise: NDArray[Any], actions: NDArray[Any], memory: ActingState | None = None) -> Actor:
         """Create the actor of one rollout, with the current weights and statistics. Arguments as in `NumpyActor`."""
-        if self._kernels is not None:
-            return KernelActor(self._kernels, noise, actions, self.values, memory)
+        if self.kernels is not None:
+            return KernelActor(self.kernels, noise, actions, self.values, memory)
         count = noise.shape[1]
         bound_actions = self.action_transform(count)
         if self._numpy_policy is None:
@@ -207,9 +208,9 @@ class Agent:
     def values(self, observations: Tensor, pixels: Tensor | None = None) -> Tensor:
         """Return values `[…]` of observations `[…, O]` and, with images, pixels `[…, P]`, for a policy without memory."""
         shape = observations.shape[:-1]
-        if self._kernels is not None:
+        if self.kernels is not None:
             images = None if pixels is None else pixels.flatten(0, -2)
-            return self._kernels.value(observations.flatten(0, -2), images).view(shape)
+            return self.kernels.value(observations.flatten(0, -2), images).view(shape)
         rows = self.normalize(observations).flatten(0, -2)
         if self._numpy_policy is not None:
             return self._numpy_policy.value(rows.numpy()).view(shape)
@@ -225,7 +226,7 @@ class Agent:
         steps, count = rollout.rewards.shape
         parameters, values = self._forward(rollout)
         actions = rollout.actions.flatten(0, 1).to(self.device)
-        log_prob = self.distribution.log_prob if self._kernels is None else self._kernels.log_probs
+        log_prob = self.distribution.log_prob if self.kernels is None else self.kernels.log_probs
         log_probs = log_prob(parameters[: steps * count], actions)
         values, intrinsic = values.view(steps + 1, count, -1).cpu(), None
         if self.layout.two_heads:
@@ -241,10 +242,10 @@ class Agent:
             # a terminal observation may be NaN: its value is not used, but the memory would carry it on
             terminal = torch.cat([never, rollout.terminated]).unsqueeze(2)
             observations = torch.where(terminal, observations.nan_to_num(), observations)
-        if self._kernels is not None:
+        if self.kernels is not None:
             if self.state_size:
-                return self._kernels.sequences(observations, rollout.pixels, state, resets, rollout.sequence_length)
-            return self._kernels.forward(observations.flatten(0, 1), rollout.pixels.flatten(0, 1))
+                return self.kernels.sequences(observations, rollout.pixels, state, resets, rollout.sequence_length)
+            return self.kernels.forward(observations.flatten(0, 1), rollout.pixels.flatten(0, 1))
         rows, pixels = self.normalize(observations).flatten(0, 1), rollout.pixels.flatten(0, 1)
         if self.state_size:
             outputs: tuple[Tensor, Tensor] = self.policy(

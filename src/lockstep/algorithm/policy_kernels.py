@@ -1,6 +1,7 @@
 """Policies as interpreted kernels: each step of acting, and each evaluation of many observations, is one call."""
 
 from collections.abc import Callable
+from threading import Lock
 from typing import Any, NamedTuple
 
 import torch
@@ -64,6 +65,7 @@ class PolicyKernels:
         self._normalize, self._bound, self._pixel_count = normalize, bound, pixel_count
         self._dtype = policy.policy_head.weight.dtype
         self._steps: dict[tuple[int, int], tuple[InterpretedKernel, BoundStep]] = {}
+        self._lock = Lock()
 
     def step(self, count: int, noise_size: int) -> BoundStep:
         """Return the step for `count` observations, with the current weights. `noise_size` is K."""
@@ -103,12 +105,42 @@ class PolicyKernels:
 
     def _step_formula(self, observations: Tensor, *others: Tensor) -> tuple[Tensor, ...]:
         pixels, others = (others[0], others[1:]) if self._pixel_count else (None, others)
-        noise, *state = others
-        policy, rows = self._policy, self._normalize(observations)
-        step = policy.unrolled_step(rows, state[0], pixels) if state else policy.head(rows, pixels)
-        head, memory = step[0], [tensor for tensor in step[1:] if tensor is not None]
+        noise, *states = others
+        head, memory = self._head(observations, pixels, *states)
         actions = self._distribution.sample(self._policy.distribution_parameters(head), noise)
         return head, actions, *([] if self._bound is None else [self._bound(actions)]), *memory
+
+    def _head(
+        self, observations: Tensor, pixels: Tensor | None, state: Tensor | None = None
+    ) -> tuple[Tensor, list[Tensor]]:
+        """Compute the output of the policy's head, then what `BoundStep` has as `latent` and `next_state`, those that exist."""
+        policy, rows = self._policy, self._normalize(observations)
+        step = policy.head(rows, pixels) if state is None else policy.unrolled_step(rows, state, pixels)
+        return step[0], [tensor for tensor in step[1:] if tensor is not None]
+
+    def act(
+        self, observations: Tensor, pixels: Tensor | None, state: Tensor | None, noise: Tensor | None
+    ) -> tuple[Tensor, Tensor | None]:
+        """Compute actions for the environments, `[N]` or `[N, A]`, and the next states `[N, S]`, for programs other than training.
+
+        Arguments are as in `BoundStep`; without noise, actions are the most probable ones. Several threads may call it.
+        """
+
+        def formula(rows: Tensor, *others: Tensor) -> tuple[Tensor, ...]:
+            images, others = (others[0], others[1:]) if self._pixel_count else (None, others)
+            drawn, before = (others[:1], others[1:]) if noise is not None else ((), others)
+            head, memory = self._head(rows, images, *before)
+            parameters = self._policy.distribution_parameters(head)
+            distribution = self._distribution
+            actions = distribution.sample(parameters, *drawn) if drawn else distribution.mode(parameters)
+            return (actions if self._bound is None else self._bound(actions)).contiguous(), *(
+                memory[-1:] if before else []
+            )
+
+        arguments = (observations, *self._images(pixels), *(tensor for tensor in (noise, state) if tensor is not None))
+        with self._lock:
+            actions, *after = self._kernels.compute(("act", noise is None), formula, *arguments)
+        return actions, after[0] if after else None
 
     def log_probs(self, parameters: Tensor, actions: Tensor) -> Tensor:
         """Compute the log-probabilities `[N]` of actions `[N]` or `[N, A]` for parameters `[N, D]` of the distribution."""

@@ -8,12 +8,16 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from lockstep.algorithm.agent import Agent
+from lockstep.algorithm.policy_kernels import PolicyKernels
 
 __all__ = ["PolicyRunner"]
 
 
 class PolicyRunner:
-    """Selects actions in `count` environments with an agent's policy, for `play`, `eval` and other programs."""
+    """Selects actions in `count` environments with an agent's policy, for `play`, `eval` and other programs.
+
+    Actions are computed by the agent's kernels, if it uses them; otherwise by PyTorch.
+    """
 
     def __init__(self, agent: Agent, count: int = 1, generator: np.random.Generator | None = None) -> None:
         """Sample actions with `generator`, as in training; without it, select the most probable ones."""
@@ -21,6 +25,7 @@ class PolicyRunner:
         self._count = count
         self._generator = generator
         self._bound_actions = agent.action_transform(count)
+        self._kernels = agent.kernels if count else None
         self.begin()
 
     def begin(self) -> None:
@@ -35,17 +40,32 @@ class PolicyRunner:
 
         The next call may overwrite them.
         """
+        noise = None
+        if self._generator is not None:
+            drawn = self._agent.distribution.noise(self._generator, self._count)
+            noise = torch.from_numpy(drawn).to(self._agent.device, self._agent.dtype)
+        if self._kernels is not None:
+            return self._act_by_kernels(self._kernels, rows, pixels, noise)
         agent = self._agent
-        observations, images = self._inputs(rows, pixels)
-        parameters, _, state = agent.policy.act(observations, images, self.state)
+        parameters, _, state = agent.policy.act(*self._inputs(rows, pixels), self.state)
         if state is not None:
             self.state = state
-        if self._generator is None:
-            actions = agent.distribution.mode(parameters)
-        else:
-            noise = torch.from_numpy(agent.distribution.noise(self._generator, self._count))
-            actions = agent.distribution.sample(parameters, noise.to(parameters))
+        distribution = agent.distribution
+        actions = distribution.mode(parameters) if noise is None else distribution.sample(parameters, noise)
         return self._bound_actions(actions.cpu().numpy())
+
+    def _act_by_kernels(
+        self, kernels: PolicyKernels, rows: NDArray[Any], pixels: NDArray[Any] | None, noise: Tensor | None
+    ) -> NDArray[Any]:
+        agent = self._agent
+        observations, images = _tensors(rows, pixels)
+        actions, state = kernels.act(
+            observations.to(agent.dtype), images, self.state if agent.state_size else None, noise
+        )
+        if state is not None:
+            self.state = state
+        single_choice = agent.spaces.discrete_actions is not None
+        return (actions.to(torch.int64) if single_choice else actions).numpy()
 
     @torch.inference_mode()
     def named(self, rows: NDArray[Any], pixels: NDArray[Any] | None = None) -> dict[str, NDArray[Any]]:
@@ -63,6 +83,11 @@ class PolicyRunner:
 
     def _inputs(self, rows: NDArray[Any], pixels: NDArray[Any] | None) -> tuple[Tensor, Tensor | None]:
         agent = self._agent
-        observations = agent.normalize(torch.from_numpy(np.ascontiguousarray(rows)).to(agent.dtype))
-        images = None if pixels is None else torch.from_numpy(np.ascontiguousarray(pixels)).to(agent.device)
-        return observations, images
+        observations, images = _tensors(rows, pixels)
+        return agent.normalize(observations.to(agent.dtype)), None if images is None else images.to(agent.device)
+
+
+def _tensors(rows: NDArray[Any], pixels: NDArray[Any] | None) -> tuple[Tensor, Tensor | None]:
+    """Return contiguous tensors of the content of the arrays."""
+    images = None if pixels is None else torch.from_numpy(np.ascontiguousarray(pixels))
+    return torch.from_numpy(np.ascontiguousarray(rows)), images

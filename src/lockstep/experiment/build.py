@@ -18,9 +18,10 @@ from lockstep.algorithm.options import UpdateOptions
 from lockstep.algorithm.plan import Plan
 from lockstep.algorithm.preemption import Preemption
 from lockstep.algorithm.update import Update
+from lockstep.compiling.build import CompilerFailed
 from lockstep.compiling.graphs import cuda_graph
 from lockstep.compiling.kernels import InterpretedKernel, MakeKernel, eager
-from lockstep.compiling.library import load_interpreter
+from lockstep.compiling.library import interpreter_problem, load_interpreter
 from lockstep.config import Config
 from lockstep.envs.catalog import describe_env, make_engine
 from lockstep.envs.settings import EnvConfig
@@ -35,7 +36,7 @@ from lockstep.rollout import Rollout
 from lockstep.run.stop import raise_if_asked
 from lockstep.runtime.runtime import Runtime
 
-__all__ = ["RankComponents", "build", "make_agent", "restore_agent"]
+__all__ = ["RankComponents", "build", "make_agent", "restore_agent", "use_kernels_of_run"]
 
 _SPARE = 4
 """Parameters that modules may register per saved tensor, as some are replaced while a module is constructed."""
@@ -166,6 +167,25 @@ def restore_agent(
     agent = make_agent(config, autocast=autocast, spaces=spaces)
     agent.load(saved)
     return agent
+
+
+def use_kernels_of_run(agent: Agent, config: Config) -> None:
+    """Let a loaded agent act by kernels if its run used them, so that evaluations have the same bits on every processor.
+
+    Prints one line if the interpreter of kernels is missing and can't be built: then PyTorch computes the actions.
+    """
+    if config.runtime.compile != "on" or not agent.supports_kernels:
+        return
+    problem = interpreter_problem()
+    if problem is None:
+        try:
+            _load_interpreter(0)
+        except CompilerFailed as error:
+            problem = str(error)
+    if problem is None:
+        agent.use_kernels()
+    else:
+        print(f"{problem}, so the policy is computed without kernels: results differ by rounding", file=sys.stderr)
 
 
 @contextmanager

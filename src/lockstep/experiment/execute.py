@@ -258,10 +258,11 @@ def _train(components: "RankComponents", run: "TrainingRun") -> None:
 def load_agent(folder: RunFolder, iteration: Choice = None) -> "tuple[Config, Agent]":
     """Load the agent of a checkpoint; None: the newest. Raises ValueError if there is none or it does not fit.
 
-    With portable bits, functions of PyTorch are replaced as in the ranks, if this process was started with `portable_variables`.
+    It acts by kernels if the run used them. With portable bits, functions of PyTorch are replaced as in the ranks, if this process was started
+    with `portable_variables`.
     """
     from lockstep.envs.catalog import describe_env
-    from lockstep.experiment.build import restore_agent
+    from lockstep.experiment.build import restore_agent, use_kernels_of_run
     from lockstep.run.checkpoint import Checkpoint
     from lockstep.runtime.portable_functions import replace_functions
 
@@ -272,7 +273,9 @@ def load_agent(folder: RunFolder, iteration: Choice = None) -> "tuple[Config, Ag
     checkpoint = Checkpoint(folder.checkpoint(pick_checkpoint(folder, iteration)))
     saved = checkpoint.tensors("agent")
     with _reporting(checkpoint.path):
-        return config, restore_agent(config, spaces, saved)
+        agent = restore_agent(config, spaces, saved)
+    use_kernels_of_run(agent, config)
+    return config, agent
 
 
 def check_checkpoint(folder: RunFolder, config: Config, iteration: int, verified: dict[str, object]) -> None:

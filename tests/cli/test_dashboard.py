@@ -105,6 +105,13 @@ def test_page_follows_a_run_from_its_start_to_its_end(
     drawn_as = [browser.execute_script(DRAW, lists) for lists in drawings]
     assert [kind for kind, *_ in drawn_as] == [3, 1, 3, 1]
     assert drawn_as[2][1:] == pytest.approx([0.01 / 1.5, 5 * 1.5])
+    # uPlot's own function of the numbers of an axis never ends with this range
+    assert browser.execute_script(DRAW, [[1.4470494344078421e-15, 1e-11]])[0] == 3
+    assert ask(browser, "logarithmicTicks(9.5e-16, 2e-14)") == [
+        *(float(f"{n}e-15") for n in range(1, 10)),
+        1e-14,
+        2e-14,
+    ]
     (tmp_path / "enough").touch()
     wait_for(lambda: state(browser) == ["live", "done"], "the end of the run")
     # the hook ended it long before its ten million steps

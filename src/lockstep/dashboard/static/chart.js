@@ -28,6 +28,14 @@ function powerOfTen(value) {
   return Math.abs(exponent - Math.round(exponent)) < 1e-6 ? value : null;
 }
 
+/** Return 1 to 9 times every power of ten from `low` to `high`, both positive. uPlot's own function never ends for some numbers below 1e-8. */
+function logarithmicTicks(low, high) {
+  const ticks = [];
+  for (let exponent = Math.floor(Math.log10(low)); exponent <= Math.log10(high); exponent++)
+    for (let digit = 1; digit < 10; digit++) ticks.push(Number(`${digit}e${exponent}`));
+  return ticks.filter((tick) => low <= tick && tick <= high);
+}
+
 class Chart {
   /** `zoom` is the state that all charts share: `range`, in units of the axis or null, and `set(range)`. */
   constructor(title, zoom) {
@@ -129,6 +137,7 @@ class Chart {
         { ...axis, size: 22, gap: 3, space: 60, values: (_, values) => values.map((value) => `${short(value, 1e3)}${unit}`) },
         {
           ...axis,
+          splits: logarithmic ? (_, index, low, high) => logarithmicTicks(low, high) : undefined,
           grid: logarithmic ? { ...grid, filter: (_, values) => values.map(powerOfTen) } : grid,
           size: 46,
           gap: 4,

@@ -148,6 +148,66 @@ def test_modules_with_a_wrong_size_are_rejected(
     assert "\n" not in str(caught.value)
 
 
+class Returns(nn.Module):
+    """Layer that returns a function of its inputs."""
+
+    def __init__(self, function: Callable[[Tensor], object]) -> None:
+        super().__init__()
+        self._function = function
+
+    def forward(self, rows: Tensor) -> object:
+        return self._function(rows)
+
+
+@pytest.mark.parametrize("kind", ["encoder", "head"])
+@pytest.mark.parametrize(
+    ("function", "problem"),
+    [
+        (lambda rows: (rows, None), "its forward pass returns a tuple: a tensor was expected"),
+        (lambda rows: rows.float(), "it returns numbers of type float32: float64, the type of the weights, was expected"),
+        (lambda rows: rows.mean(0), r"it returns a tensor \[6\] for 4 observations: \[4, 6\] was expected"),
+        (lambda rows: rows - rows.mean(0), "its output for one observation depends on the other observations of the batch, .*"),
+        (lambda rows: rows.view(7, 5), r"its forward pass fails: RuntimeError: shape '\[7, 5\]' is invalid for input of size 24"),
+    ],
+)  # fmt: skip
+def test_modules_with_wrong_results_are_rejected(
+    monkeypatch: pytest.MonkeyPatch, kind: str, function: Callable[[Tensor], object], problem: str
+) -> None:
+    monkeypatch.setitem(
+        registry._FACTORIES[kind], "own", lambda inputs, *others: Encoder(lambda: Returns(function), inputs)
+    )
+    with pytest.raises(ValueError, match=rf"^policy\.{kind} is 'own': {problem}(\n|$)") as caught:
+        agent_of(**{kind: "own"})
+    assert "\n" not in str(caught.value)
+    if "fails" in problem:
+        assert "in forward" in caught.value.__notes__[0]
+
+
+def test_a_core_with_wrong_results_is_rejected(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Wide(MinGru):
+        def step(self, features: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
+            outputs, after = super().step(features, state)
+            return outputs, after.float()
+
+    monkeypatch.setitem(registry._CORES, "wide", Wide)
+    with pytest.raises(ValueError, match=r"^policy\.core is 'wide': it returns numbers of type float32: float64"):
+        agent_of(core="wide", core_size=4)
+
+
+def test_an_encoder_of_codes_in_images_is_probed(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Codes(nn.Module):
+        def __init__(self, *arguments: object) -> None:
+            super().__init__()
+            self.output_size, self.table = np.int64(SIZE), nn.Embedding(11, SIZE)
+
+        def forward(self, features: Tensor, images: tuple[Tensor, ...]) -> Tensor:
+            return self.table(images[0].flatten(1).to(torch.int64)).mean(1)
+
+    monkeypatch.setitem(registry._ENCODERS, "own", Codes)
+    spaces = Spaces(0, (4,), NONE, NONE, images=((1, 5, 5),))
+    make_agent(decode({"policy": {"encoder": "own"}}, Config()), spaces=spaces)
+
+
 @pytest.mark.parametrize("kind", ["encoder", "core", "head"])
 def test_modules_with_frozen_parameters_are_rejected(monkeypatch: pytest.MonkeyPatch, kind: str) -> None:
     def create(inputs: int, *others: object) -> nn.Module:

@@ -5,6 +5,7 @@ import traceback
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from functools import partial
+from numbers import Integral
 from typing import TypeVar
 
 import torch
@@ -311,11 +312,11 @@ class Policy(nn.Module):
 def _output_size(module: nn.Module, field: str) -> int:
     """Return the number of outputs of an encoder, a core or a head. Raises ValueError, which begins with `field`, if the module does not tell."""
     size = getattr(module, "output_size", None)
-    if not isinstance(size, int):
+    if not isinstance(size, Integral):  # such as those of NumPy
         raise ValueError(
             f"{field}: {type(module).__name__} must have an attribute output_size, the number of its outputs"
         )
-    return size
+    return int(size)
 
 
 def _uses_features(distribution: Distribution, config: PolicyConfig, width: int) -> bool:

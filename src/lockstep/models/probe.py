@@ -1,24 +1,37 @@
 """Trial forward passes through user-defined encoders, cores and heads, to find the buffers they change and noise they draw."""
 
+import traceback
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
+from lockstep.messages import one_line
 from lockstep.models.buffers import persistent_buffers
 from lockstep.models.cores import Core
 from lockstep.models.layers import seeded
 from lockstep.models.policy import Policy
-from lockstep.models.registry import is_registered
+from lockstep.models.registry import Kind, is_registered
 from lockstep.models.settings import PolicyConfig
 
 __all__ = ["changed_buffers"]
 
 _STEPS, _ROWS = 2, 4
+_ALL, _SOME = slice(None), slice(1, 3)
+_ROUNDING = 1e-3
+"""Largest difference between results that are equal up to rounding, relative to the largest of them."""
 
-Forward = Callable[[], Sequence[Tensor]]
+Outputs = Sequence[Tensor]
+Forward = Callable[[Any, "_Inputs", slice], Outputs]
+"""Function from a module, inputs and the rows to take of them to outputs, whose first dimension is that of rows."""
+
+
+class _WrongOutputs(Exception):
+    """A forward pass returned something else than tensors of the right shape and type."""
 
 
 def changed_buffers(
@@ -30,39 +43,55 @@ def changed_buffers(
     Raises ValueError, with a message of one line, for a module whose results would depend on the number of ranks.
     """
     widths = policy.encoder_widths(config)
-    generator, names = torch.Generator().manual_seed(0), list[str]()
-    pixels = tuple(torch.randint(256, (_ROWS, *size), dtype=torch.uint8, generator=generator) for size in images)
-
-    def encode(module: nn.Module, rows: Tensor) -> Forward:
-        return lambda: [module(rows[:, :features], pixels)]
-
-    def remember(module: Core, rows: Tensor, width: int) -> Forward:
-        state = rows.new_zeros(_ROWS, module.state_size)
-        sequence = rows[:, :width].repeat(_STEPS, 1, 1)
-        resets = torch.zeros(_STEPS, _ROWS, dtype=torch.bool)
-        return lambda: [*module.sequence(sequence, state, resets), *module.step(rows[:, :width], state)]
-
-    def apply(module: nn.Module, rows: Tensor, width: int) -> Forward:
-        return lambda: [module(rows[:, :width])]
-
     cores = policy.core, policy.critic_core or policy.core
     head_widths = [width if core is None else core.output_size for core, width in zip(cores, widths, strict=True)]
-    random_rows = torch.randn(_ROWS, max(features, *widths, *head_widths), dtype=dtype, generator=generator)
-    alternatives = random_rows, torch.ones_like(random_rows)  # ones: an encoder may take its features as indices
+    inputs = _inputs(max(features, *widths, *head_widths), images, dtype)
+    names = list[str]()
+
+    def encode(module: nn.Module, tried: _Inputs, rows: slice) -> Outputs:
+        return [module(tried.numbers[rows, :features], tuple(image[rows] for image in tried.images))]
+
+    def remember(width: int, module: Core, tried: _Inputs, rows: slice) -> Outputs:
+        numbers = tried.numbers[rows, :width]
+        state, resets = numbers.new_zeros(len(numbers), module.state_size), torch.zeros(_STEPS, len(numbers)).bool()
+        outputs, last = module.sequence(numbers.repeat(_STEPS, 1, 1), state, resets)
+        return [*module.step(numbers, state), outputs.transpose(0, 1), last]
+
+    def apply(width: int, module: nn.Module, tried: _Inputs, rows: slice) -> Outputs:
+        return [module(tried.numbers[rows, :width])]
+
+    parts: list[tuple[Kind, str, nn.Module | None, Forward]] = []
     for path, encoder in (("trunk", policy.trunk), ("critic_trunk", policy.critic_trunk)):
-        if encoder is not None and is_registered("encoder", config.encoder):
-            probe = _Probe(f"policy.encoder is {config.encoder!r}", encoder)
-            names += [f"{path}.{name}" for name in probe([encode(encoder, rows) for rows in alternatives])]
+        parts.append(("encoder", path, encoder, encode))
     for path, core, width in zip(("core", "critic_core"), (policy.core, policy.critic_core), widths, strict=True):
-        if core is not None and is_registered("core", config.core):
-            probe = _Probe(f"policy.core is {config.core!r}", core)
-            names += [f"{path}.{name}" for name in probe([remember(core, rows, width) for rows in alternatives])]
+        parts.append(("core", path, core, partial(remember, width)))
     heads = {"head_layers": policy.head_layers, "critic_head_layers": policy.critic_head_layers}
     for (path, head), width in zip(heads.items(), head_widths, strict=True):
-        if is_registered("head", config.head):
-            probe = _Probe(f"policy.head is {config.head!r}", head)
-            names += [f"{path}.{name}" for name in probe([apply(head, rows, width) for rows in alternatives])]
+        parts.append(("head", path, head, partial(apply, width)))
+    for kind, path, module, forward in parts:
+        name = getattr(config, kind)
+        if module is not None and is_registered(kind, name):
+            probe = _Probe(f"policy.{kind} is {name!r}", module, forward, dtype)
+            names += [f"{path}.{buffer}" for buffer in probe(inputs)]
     return names
+
+
+class _Inputs(NamedTuple):
+    """Inputs of trial forward passes."""
+
+    numbers: Tensor
+    """`[4, W]`, of which a part takes the columns that it needs."""
+    images: tuple[Tensor, ...]
+    """`[4, C, H, W]` uint8 each."""
+
+
+def _inputs(width: int, images: Sequence[tuple[int, int, int]], dtype: torch.dtype) -> list[_Inputs]:
+    """Return random inputs, ones and zeros: an encoder may take its inputs as indices."""
+    generator = torch.Generator().manual_seed(0)
+    pixels = tuple(torch.randint(256, (_ROWS, *size), dtype=torch.uint8, generator=generator) for size in images)
+    numbers = torch.randn(_ROWS, width, dtype=dtype, generator=generator)
+    constants = (torch.ones_like, torch.zeros_like)
+    return [_Inputs(numbers, pixels), *(_Inputs(fill(numbers), tuple(map(fill, pixels))) for fill in constants)]
 
 
 @dataclass
@@ -82,18 +111,39 @@ class _ForwardResult:
 class _Probe:
     """Trial forward passes through one module; `name` is its name in messages."""
 
-    def __init__(self, name: str, module: nn.Module) -> None:
+    def __init__(self, name: str, module: nn.Module, forward: Forward, dtype: torch.dtype) -> None:
         self._name = name
-        self._module = module
+        self._module, self._forward, self._dtype = module, forward, dtype
         self._buffers = dict(module.named_buffers())
         self._before = {name: buffer.clone() for name, buffer in self._buffers.items()}
         self._saved = persistent_buffers(module)
 
-    def __call__(self, forwards: Sequence[Forward]) -> list[str]:
-        """Return the names of the buffers that training changes; all floating-point buffers if every forward pass fails.
+    def __call__(self, inputs: Sequence[_Inputs]) -> list[str]:
+        """Return the names of the buffers that training changes.
 
-        Raises ValueError for a module whose results would depend on the number of ranks.
+        Raises ValueError for a module that computes nothing from any of the inputs, or whose results are not tensors of the right size and
+        type, or would depend on the number of ranks.
         """
+        self._check_layers()
+        failures: list[Exception] = []
+        for tried in inputs:
+            try:
+                self._check_outputs(self._run(tried, True, _ALL).outputs)
+                train, again, part = (self._run(tried, True, rows) for rows in (_ALL, _ALL, _SOME))
+                evaluation = self._run(tried, False, _ALL)
+            except _WrongOutputs as error:
+                raise self._error(str(error)) from None
+            except Exception as error:  # the module may accept only some of the inputs
+                failures.append(error)
+            else:
+                changed = self._find_changes(train, again, evaluation)
+                self._check_rows(train.outputs, part.outputs)
+                return changed
+        failure = self._error(f"its forward pass fails: {type(failures[0]).__name__}: {one_line(failures[0])}")
+        failure.add_note("".join(traceback.format_exception(failures[0])).rstrip())
+        raise failure
+
+    def _check_layers(self) -> None:
         for name, parameter in self._module.named_parameters():
             if not parameter.requires_grad:
                 raise self._error(f"its parameter {name!r} requires no gradient; register frozen weights as buffers")
@@ -103,28 +153,50 @@ class _Probe:
                     f"{name or 'it'} is a {type(layer).__name__}, which would compute its statistics over one shard's part of a "
                     "minibatch; use LayerNorm or GroupNorm"
                 )
-        for forward in forwards:
-            try:
-                train, again = self._run(forward, True), self._run(forward, True)
-                evaluation = self._run(forward, False)
-            except Exception:
-                # the module may not accept such inputs; if it accepts none, training raises the original error
-                continue
-            width, size = train.outputs[0].shape[-1], self._module.output_size
-            if width != size:
-                raise self._error(f"it returns {width} numbers for each observation, but its output_size is {size}")
-            return self._find_changes(train, again, evaluation)
-        return [name for name, buffer in self._saved.items() if buffer.is_floating_point()]
 
-    def _run(self, forward: Forward, training: bool) -> _ForwardResult:
-        """Run a forward pass and restore the mode and the buffers of the module afterwards."""
+    def _check_outputs(self, outputs: Sequence[Tensor]) -> None:
+        """Raise _WrongOutputs if the outputs are not `[4, …]`, of the type of the weights, and the first one `[4, output_size]`."""
+        size: Any = self._module.output_size
+        shape = tuple(outputs[0].shape)
+        if len(shape) == 2 and shape[0] == _ROWS and shape[1] != size:
+            raise _WrongOutputs(f"it returns {shape[1]} numbers for each observation, but its output_size is {size}")
+        if shape != (_ROWS, size):
+            raise _WrongOutputs(
+                f"it returns a tensor {[*shape]} for {_ROWS} observations: [{_ROWS}, {size}] was expected"
+            )
+        for output in outputs:
+            if output.dtype != self._dtype:
+                found, expected = (str(dtype).removeprefix("torch.") for dtype in (output.dtype, self._dtype))
+                raise _WrongOutputs(
+                    f"it returns numbers of type {found}: {expected}, the type of the weights, was expected"
+                )
+
+    def _check_rows(self, whole: Sequence[Tensor], part: Sequence[Tensor]) -> None:
+        """Raise ValueError unless outputs for some of the inputs are those for all of them, up to rounding."""
+        for all_rows, some_rows in zip(whole, part, strict=True):
+            expected = all_rows[_SOME]
+            tolerance = _ROUNDING * float(expected.nan_to_num().abs().max())
+            if not torch.allclose(some_rows, expected, rtol=0, atol=tolerance, equal_nan=True):
+                raise self._error(
+                    "its output for one observation depends on the other observations of the batch, so that results would depend on the "
+                    "number of ranks; compute every row by itself"
+                )
+
+    def _run(self, tried: _Inputs, training: bool, rows: slice) -> _ForwardResult:
+        """Run a forward pass of some rows, and restore the mode and the buffers of the module afterwards."""
         mode = self._module.training
         self._module.train(training)
         try:
             # `seeded` holds a lock, so that other threads do not draw meanwhile
             with seeded(torch.Generator().manual_seed(0)), torch.set_grad_enabled(training):
                 state = torch.get_rng_state()
-                outputs = [output.detach().clone() for output in forward()]
+                outputs = self._forward(self._module, tried, rows)
+                for output in outputs:
+                    if not isinstance(output, Tensor):
+                        raise _WrongOutputs(
+                            f"its forward pass returns a {type(output).__name__}: a tensor was expected"
+                        )
+                outputs = [output.detach().clone() for output in outputs]
                 drew = not torch.equal(torch.get_rng_state(), state)
             after = {name: buffer.clone() for name, buffer in self._module.named_buffers()}
             return _ForwardResult(outputs, after, drew)

@@ -60,6 +60,17 @@ def test_an_environment_whose_episodes_are_truncated_has_a_time_limit(run_cli, t
     assert "  ok    episodes      1 to 1 steps, return 0 with random actions\n" in done.stdout
 
 
+def test_environment_of_a_config_file_is_checked(run_cli, tmp_path: Path) -> None:
+    (tmp_path / "run.yaml").write_text(
+        "env: {id: CartPole-v1, wrappers: [TimeLimit(max_episode_steps=5)]}\nppo: {epochs: 3}\n"
+    )
+    done = run_cli("check", "--config", "run.yaml", "--no-speed")
+    assert (done.rc, done.stderr) == (0, "")
+    assert "5 to 5 steps" in done.stdout
+    done = run_cli("check", "Acrobot-v1", "--config", "run.yaml", "--no-speed")
+    assert done.stdout.splitlines()[0] == "Acrobot-v1"
+
+
 def test_an_environment_without_render_mode_is_noted(run_cli, tmp_path: Path) -> None:
     (tmp_path / "noisy.py").write_text(MODULE)
     done = run_cli("check", "--env.module", "noisy", "--env.options", "{max_episode_steps: 5}", "--no-speed")

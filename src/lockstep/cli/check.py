@@ -4,6 +4,7 @@ import dataclasses
 import sys
 from collections.abc import Sequence
 from itertools import chain
+from pathlib import Path
 from typing import TYPE_CHECKING, get_args
 
 from lockstep.cli.arguments import Arguments
@@ -31,9 +32,12 @@ def main(argv: Sequence[str]) -> int:
         "speed of every engine that has it. Exit code 1 if a check failed.",
     )
     parser.add_argument("env", nargs="?", metavar="ENV", help="environment; the same as --env")
+    parser.add_argument(
+        "--config", type=Path, metavar="FILE", help="config file (.yaml, .json or .gin), whose section env is used"
+    )
     parser.add_argument("--no-speed", action="store_true", help="do not measure the speed")
     parser.epilog = "Takes the flags --env.… of `lockstep train`."
-    flags, rest = parse_flags(argv, ("--no-speed",))
+    flags, rest = parse_flags(argv, ("--config", "--no-speed"))
     args = parser.read(rest)
     wrong = [f"{section}.{field}" for section, fields in flags.items() for field in fields if section != "env"]
     if wrong:
@@ -42,7 +46,7 @@ def main(argv: Sequence[str]) -> int:
         if "id" in flags.get("env", {}):
             raise ValueError(f"{args.env}: the environment is given twice, also as --env")
         flags.setdefault("env", {})["id"] = args.env
-    config = _with_whole_games(load(None, None, import_env_module(None, None, flags)))
+    config = _with_whole_games(load(None, args.config, import_env_module(None, args.config, flags)))
     failed = _print_findings(config.env)
     if not args.no_speed and not failed:
         _print_speeds(config)

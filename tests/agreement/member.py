@@ -118,7 +118,7 @@ TASKS = {
     ),
 }
 METHODS = ("icm", "rnd", "ngu", "e3b", "re3", "disagreement")
-SMALL = {"hidden": (16,), "feature_size": 8, "capacity": 10, "neighbours": 3}
+SMALL = {"hidden": (16,), "feature_size": 8, "capacity": 10, "neighbors": 3}
 TWO_HEADS = {"combine": "two-heads", "gamma": 0.95, "weight": "linear(1, 0.5)", "extrinsic_weight": 2.0}
 for method in METHODS:
     task = "continuous" if method in ("icm", "e3b") else "discrete"

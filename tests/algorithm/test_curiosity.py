@@ -11,7 +11,7 @@ from lockstep.curiosity.settings import CuriosityConfig
 from lockstep.envs.spaces import Spaces
 from lockstep.ppo.settings import PPOConfig
 
-SMALL = {"hidden": (8,), "feature_size": 4, "neighbours": 3}
+SMALL = {"hidden": (8,), "feature_size": 4, "neighbors": 3}
 HEADS = {"combine": "two-heads", "gamma": 0.9}
 CONFIG = PPOConfig(epochs=2, minibatches=2, learning_rate=0.01)
 

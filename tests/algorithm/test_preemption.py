@@ -135,7 +135,7 @@ def test_an_update_is_that_of_shorter_rollouts(kind: str) -> None:
 
 @pytest.mark.parametrize("kind", ["disagreement", "e3b", "icm", "ngu", "re3", "rnd"])
 def test_intrinsic_rewards_are_those_of_a_shorter_rollout(kind: str) -> None:
-    config = CuriosityConfig(kind, hidden=(8,), feature_size=4, neighbours=2)  # type: ignore[arg-type]
+    config = CuriosityConfig(kind, hidden=(8,), feature_size=4, neighbors=2)  # type: ignore[arg-type]
     sides = []
     for steps in (STEPS, TAKEN):
         agent = watched.agent_of(curiosity=config)

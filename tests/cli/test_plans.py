@@ -79,7 +79,7 @@ def test_run_with_a_killed_rank_of_either_role_resumes_on_another_plan(
     launcher = begin("train", *TASK, *SHORT, *SAVED, *where, *slow_hook(tmp_path))
     wait_for(reached(run, 6), "6 iterations")
     os.kill(sorted(ranks_of(run))[killed], signal.SIGKILL)  # ranks are started in order; 2 is the player
-    _, err = launcher.communicate(timeout=30)
+    _, err = launcher.communicate(timeout=60)
     assert launcher.returncode == 1, err
     assert f"rank {killed} was killed by SIGKILL" in err
     assert not ranks_of(run)
@@ -99,7 +99,7 @@ def test_a_signal_stops_all_roles_after_the_same_iteration(
     process = begin("train", *TASK, *SHORT, *plan, *slow_hook(tmp_path))
     wait_for(reached(run, 3), "3 iterations")
     os.kill(sorted(ranks_of(run))[2], signal.SIGTERM)  # a player: it has to tell the others
-    out, err = process.communicate(timeout=30)
+    out, err = process.communicate(timeout=60)
     assert process.returncode == 75, out + err
     assert "with: lockstep resume" in out
     assert not ranks_of(run)

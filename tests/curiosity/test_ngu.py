@@ -57,8 +57,8 @@ class Paper:
 
     def nearest(self, embedding: np.ndarray, memory: list[np.ndarray]) -> list[float]:
         remembered = memory[-self.method.config.capacity :]
-        distances = sorted(((embedding - other) ** 2).sum() for other in remembered)[: self.method.config.neighbours]
-        if len(distances) < self.method.config.neighbours:
+        distances = sorted(((embedding - other) ** 2).sum() for other in remembered)[: self.method.config.neighbors]
+        if len(distances) < self.method.config.neighbors:
             return []
         self.all_distances += distances
         return distances
@@ -72,7 +72,7 @@ class Paper:
 
 
 def ngu_of(spaces: object = VECTOR, dtype: torch.dtype = torch.float64, **settings: object) -> NGU:
-    method = method_of("ngu", spaces, dtype=dtype, **{"neighbours": 2, "capacity": 6, **settings})
+    method = method_of("ngu", spaces, dtype=dtype, **{"neighbors": 2, "capacity": 6, **settings})
     assert isinstance(method, NGU)
     return method
 
@@ -118,15 +118,15 @@ def test_rewards_equal_the_algorithm_of_the_paper(spaces: str) -> None:
             np.testing.assert_allclose(rewards[shard_steps.valid], expected_rewards[shard_steps.valid], rtol=1e-9)
     distances, errors = method.statistics["distances"], method.statistics["errors"]
     assert distances.mean.item() == pytest.approx(np.mean(paper.all_distances), rel=1e-12)
-    assert distances.count.item() == len(paper.all_distances) / method.config.neighbours
+    assert distances.count.item() == len(paper.all_distances) / method.config.neighbors
     assert errors.mean.item() == pytest.approx(np.mean(paper.all_errors), rel=1e-12)
     assert errors.squares.item() == pytest.approx(np.var(paper.all_errors) * len(paper.all_errors), rel=1e-9)
 
 
-@pytest.mark.parametrize(("neighbours", "capacity"), [(1, 1), (3, 3), (1, 40), (5, 40), (80, 100)])
-def test_rewards_for_several_numbers_of_neighbours(neighbours: int, capacity: int) -> None:
-    """More than 63 neighbours at the same place have a similarity above the limit, so the reward is 0."""
-    method = ngu_of(neighbours=neighbours, capacity=capacity)
+@pytest.mark.parametrize(("neighbors", "capacity"), [(1, 1), (3, 3), (1, 40), (5, 40), (80, 100)])
+def test_rewards_for_several_numbers_of_neighbors(neighbors: int, capacity: int) -> None:
+    """More than 63 neighbors at the same place have a similarity above the limit, so the reward is 0."""
+    method = ngu_of(neighbors=neighbors, capacity=capacity)
     paper, carried = Paper(method), [method.initial_state(COUNT)]
     for steps in rollouts_of(method, VECTOR, COUNT, [30, 90]):
         steps.valid[:, 1:] = True
@@ -134,7 +134,7 @@ def test_rewards_for_several_numbers_of_neighbours(neighbours: int, capacity: in
         (found,) = method.reward([steps], carried, ordered_sum)
         (expected,) = paper.reward([steps])
         np.testing.assert_allclose(found[steps.valid], expected[steps.valid], rtol=1e-9)
-    assert (found[-5:, 1] == 0).all() == (neighbours == 80)
+    assert (found[-5:, 1] == 0).all() == (neighbors == 80)
 
 
 @pytest.mark.parametrize("scores", [1, 200, 10**9])
@@ -160,7 +160,7 @@ def test_nearest_distances_computed_by_hand() -> None:
     valid = torch.tensor([True, True, False, True])[:, None]
     first = windows(valid, torch.tensor([1]), held=2, capacity=2)
     assert first.tolist() == [[1, 1, 2, 5, 5]]
-    # row 1 (4): carried 0 and row 0 (3); row 2 (9): rows 0 and 1; row 4 (8): one neighbour only
+    # row 1 (4): carried 0 and row 0 (3); row 2 (9): rows 0 and 1; row 4 (8): one neighbor only
     found = nearest(rows, first, 2)[0].tolist()
     assert found[:2] == [[1, 16], [25, 36]]
     assert nearest(rows, first, 1)[0].flatten().tolist()[3] == 1
@@ -209,8 +209,8 @@ def test_rewards_do_not_depend_on_earlier_episodes() -> None:
     check_episodes_are_independent(method, lambda steps, carried: method.reward([steps], [carried], zero_sum)[0])
 
 
-def test_rewards_are_0_until_there_are_enough_neighbours() -> None:
-    method = with_fixed_statistics(ngu_of(neighbours=3, capacity=8))
+def test_rewards_are_0_until_there_are_enough_neighbors() -> None:
+    method = with_fixed_statistics(ngu_of(neighbors=3, capacity=8))
     (steps,) = rollouts_of(method, VECTOR, 1, [12])
     steps.valid[:] = True
     steps.valid[5] = False  # row 6 begins an episode; its first reward is that of row 9, when 6, 7 and 8 are known
@@ -219,7 +219,7 @@ def test_rewards_are_0_until_there_are_enough_neighbours() -> None:
 
 
 def test_first_observation_of_an_episode_is_in_the_memory() -> None:
-    method = with_fixed_statistics(ngu_of(neighbours=1))
+    method = with_fixed_statistics(ngu_of(neighbors=1))
     (steps,) = rollouts_of(method, VECTOR, 1, [6])
     steps.valid[:] = True
     steps.features[4] = steps.features[0]

@@ -1,4 +1,4 @@
-"""RE3: distances to nearest neighbours, computed by hand and by brute force."""
+"""RE3: distances to nearest neighbors, computed by hand and by brute force."""
 
 import math
 
@@ -18,34 +18,34 @@ def all_valid(count: int) -> Tensor:
     return torch.ones(count, dtype=torch.bool)
 
 
-def by_brute_force(rows: np.ndarray, valid: np.ndarray, neighbours: int, stride: int) -> np.ndarray:
+def by_brute_force(rows: np.ndarray, valid: np.ndarray, neighbors: int, stride: int) -> np.ndarray:
     found, others = [], [other for other in range(0, len(rows), stride) if valid[other]]
     for place, row in enumerate(rows):
         near = sorted(np.linalg.norm(row - rows[other]) for other in others if other != place)
-        found.append(near[neighbours - 1])
+        found.append(near[neighbors - 1])
     return np.array(found)
 
 
 @pytest.mark.parametrize(
-    ("neighbours", "expected"),
+    ("neighbors", "expected"),
     [(1, [1, 1, 2, 0.5, 0.5]), (2, [3, 2, 3, 4, 4.5]), (4, [7.5, 6.5, 4.5, 7, 7.5]), (9, [7.5, 6.5, 4.5, 7, 7.5])],
 )
-def test_distances_computed_by_hand(neighbours: int, expected: list[float]) -> None:
-    assert distances(LINE, all_valid(5), neighbours, 1).tolist() == pytest.approx(expected, abs=1e-12)
+def test_distances_computed_by_hand(neighbors: int, expected: list[float]) -> None:
+    assert distances(LINE, all_valid(5), neighbors, 1).tolist() == pytest.approx(expected, abs=1e-12)
 
 
-def test_invalid_rows_are_no_neighbours() -> None:
+def test_invalid_rows_are_no_neighbors() -> None:
     valid = torch.tensor([True, False, True, False, True])
     found = distances(LINE, valid, 1, 1)
     assert found[valid].tolist() == pytest.approx([3, 3, 4.5])
 
 
-def test_stride_selects_every_second_row_as_neighbour() -> None:
+def test_stride_selects_every_second_row_as_neighbor() -> None:
     assert distances(LINE, all_valid(5), 1, 2).tolist() == pytest.approx([3, 1, 3, 0.5, 4.5])
 
 
 @pytest.mark.parametrize("valid", [[], [2]])
-def test_distances_without_neighbours_are_0(valid: list[int]) -> None:
+def test_distances_without_neighbors_are_0(valid: list[int]) -> None:
     counted = torch.zeros(5, dtype=torch.bool)
     counted[valid] = True
     assert distances(LINE, counted, 3, 1).tolist() == [0] * 5
@@ -60,7 +60,7 @@ def test_repeated_rows_have_distance_0() -> None:
 @pytest.mark.parametrize(("steps", "count"), [(9, 4), (7, 30), (1, 300)])
 @pytest.mark.parametrize("spaces", [VECTOR, IMAGES, ONLY_IMAGES])
 def test_rewards_equal_brute_force(spaces: Spaces, steps: int, count: int) -> None:
-    method = method_of("re3", spaces, neighbours=5)
+    method = method_of("re3", spaces, neighbors=5)
     transitions = observed_steps(method, spaces, steps, count)
     (found,) = rewards(method, transitions)
     rows = method.embed(method.encoder, transitions)[1:].flatten(0, 1).numpy()
@@ -69,7 +69,7 @@ def test_rewards_equal_brute_force(spaces: Spaces, steps: int, count: int) -> No
 
 
 def test_rewards_do_not_depend_on_reset_rows() -> None:
-    method = method_of("re3", VECTOR, neighbours=2)
+    method = method_of("re3", VECTOR, neighbors=2)
     steps = observed_steps(method, VECTOR)
     assert not steps.valid.all()
     (before,) = rewards(method, steps)
@@ -81,7 +81,7 @@ def test_rewards_do_not_depend_on_reset_rows() -> None:
 
 
 def test_shards_are_independent() -> None:
-    method = method_of("re3", VECTOR, neighbours=2)
+    method = method_of("re3", VECTOR, neighbors=2)
     first, second = (observed_steps(method, VECTOR, name=name) for name in "ab")
     (one,), (two,), both = rewards(method, first), rewards(method, second), rewards(method, first, second)
     assert torch.equal(both[0], one)
@@ -91,7 +91,7 @@ def test_shards_are_independent() -> None:
 @pytest.mark.parametrize(
     ("steps", "count"), [(2048, 1), (128, 16), (256, 16), (1024, 8), (256, 1024), (4096, 7), (3, 1000), (2, 30030)]
 )
-def test_neighbours_in_a_large_rollout_are_sampled_from_all_environments(steps: int, count: int) -> None:
+def test_neighbors_in_a_large_rollout_are_sampled_from_all_environments(steps: int, count: int) -> None:
     stride = _stride(steps, count)
     places = np.arange(0, steps * count, stride)
     assert (stride == 1) == (steps * count <= _MOST)
@@ -101,11 +101,11 @@ def test_neighbours_in_a_large_rollout_are_sampled_from_all_environments(steps: 
 
 
 def test_rewards_of_a_large_rollout_equal_brute_force() -> None:
-    method = method_of("re3", VECTOR, neighbours=3)
+    method = method_of("re3", VECTOR, neighbors=3)
     steps = observed_steps(method, VECTOR, 300, 8)
     rows = method.embed(method.encoder, steps)[1:].flatten(0, 1).numpy()
     (found,) = rewards(method, steps)
-    sample = np.r_[0:40, 1990:2030]  # neighbours and others
+    sample = np.r_[0:40, 1990:2030]  # neighbors and others
     expected = []
     for place in sample:
         near = np.linalg.norm(rows[place] - rows[::3], axis=1)

@@ -22,10 +22,10 @@ from lockstep.run.settings import RunConfig
         ({"hidden": ()}, "curiosity.hidden is []: it must name at least one width"),
         ({"feature_size": 0}, "curiosity.feature_size is 0: it must be from 1 to 16,384"),
         ({"channels": 0}, "curiosity.channels is 0: it must be from 1 to 1,000"),
-        ({"neighbours": 0}, "curiosity.neighbours is 0: it must be from 1 to 1,000"),
+        ({"neighbors": 0}, "curiosity.neighbors is 0: it must be from 1 to 1,000"),
         (
             {"kind": "ngu", "capacity": 5},
-            "curiosity.neighbours is 10: it must not be above curiosity.capacity, which is 5",
+            "curiosity.neighbors is 10: it must not be above curiosity.capacity, which is 5",
         ),
         ({"warmup": -1}, "curiosity.warmup is -1: it must not be negative"),
         ({"ridge": 0.0}, "curiosity.ridge is 0.0: it must be above 0"),
@@ -60,9 +60,9 @@ def test_valid_shares_are_accepted(share: float) -> None:
         ),
         ({"kind": "rnd", "channels": 1}, "CartPole-v1", "curiosity.channels is 1: CartPole-v1 has no images"),
         (
-            {"kind": "re3", "neighbours": 512},
+            {"kind": "re3", "neighbors": 512},
             "CartPole-v1",
-            "curiosity.neighbours is 512: a shard's rollout, in which re3 looks for them, has 512 steps",
+            "curiosity.neighbors is 512: a shard's rollout, in which re3 looks for them, has 512 steps",
         ),
         (
             {"kind": "rnd", "warmup": 4},

@@ -44,8 +44,8 @@ class PlanConfig:
     lag: int = 0
     """Number of updates that the collecting weights are behind. 0: players wait for the newest weights. 1: players collect the next
     rollouts while trainers train on the previous ones."""
-    correction: Literal["behaviour", "vtrace"] = "behaviour"
-    """Correction for the lag. `behaviour`: the denominator of PPO's probability ratio is the policy that collected. `vtrace`: advantages and
+    correction: Literal["behavior", "vtrace"] = "behavior"
+    """Correction for the lag. `behavior`: the denominator of PPO's probability ratio is the policy that collected. `vtrace`: advantages and
     value targets are those of V-trace (Espeholt et al. 2018), and the denominator is the policy at the start of the update."""
     exact: bool = True
     """Compute every shard separately, so that the bits do not depend on the ranks. Off: a rank computes all its shards as one batch;

@@ -82,7 +82,7 @@ class _Memory:
         return start
 
     def free(self, start: int, end: int) -> None:
-        """Make a range unused, and merge it with its neighbours."""
+        """Make a range unused, and merge it with its neighbors."""
         start = self._ends.pop(start, start)
         end = self._starts.pop(end, end)
         self._starts[start], self._ends[end] = end, start

@@ -81,7 +81,7 @@ class NGU(RND):
         """
         features = self.embed(self.inverse.features, transitions).transpose(0, 1)
         memory, filled = state["memory"], state["filled"]
-        (count, capacity, _), neighbors = memory.shape, self.config.neighbours
+        (count, capacity, _), neighbors = memory.shape, self.config.neighbors
         held = max(neighbors, int(filled.max()))  # the rest of the memory is empty
         first = windows(transitions.valid, filled, held, capacity)
         group_size = max(1, _SCORES // (_BLOCK * (capacity + _BLOCK)))

@@ -23,7 +23,7 @@ class RE3(Curiosity):
     """Distance to the nearest observations, in the features of a random encoder (Seo et al. 2021, arXiv:2102.09430).
 
         y = f(o), f fixed and random
-        reward_t = log(1 + ‖y_{t+1} - its k-th nearest neighbour‖₂), k = `neighbours`
+        reward_t = log(1 + ‖y_{t+1} - its k-th nearest neighbor‖₂), k = `neighbors`
 
     The average estimates the entropy of the observations, up to constants (Singh et al. 2003). Nothing is trained.
 
@@ -43,12 +43,12 @@ class RE3(Curiosity):
         rewards = []
         for transitions in shards:
             rows, valid = self.embed(self.encoder, transitions)[1:].flatten(0, 1), transitions.valid
-            neighbor_distances = distances(rows, valid.flatten(), self.config.neighbours, _stride(*valid.shape))
+            neighbor_distances = distances(rows, valid.flatten(), self.config.neighbors, _stride(*valid.shape))
             rewards.append(neighbor_distances.log1p().view(valid.shape).to(self.dtype))
         return rewards
 
 
-def distances(rows: Tensor, valid: Tensor, neighbours: int, stride: int) -> Tensor:
+def distances(rows: Tensor, valid: Tensor, k: int, stride: int) -> Tensor:
     """Return the distance, `[N]` float64, of each of the rows `[N, size]` to its k-th nearest neighbor, counted from 1.
 
     Only every `stride`-th row can be a neighbor, and only if it is `valid`, `[N]`. With fewer than k neighbors it is the distance to the
@@ -58,7 +58,7 @@ def distances(rows: Tensor, valid: Tensor, neighbours: int, stride: int) -> Tens
     neighbors, counted = rows[::stride].t().contiguous(), valid[::stride]
     squares = rows.square().sum(1)
     lengths = torch.where(counted, squares[::stride], torch.inf)
-    rank = min(neighbours, int(counted.sum()) - 1)
+    rank = min(k, int(counted.sum()) - 1)
     nearest = np.zeros(len(rows))
     if rank < 1:
         return torch.from_numpy(nearest)

@@ -45,7 +45,7 @@ class CuriosityConfig:
     """Size of the features that the networks compute of an observation."""
     channels: int | None = None
     """Number of last channels of every image that are used, such as 1 of 4 stacked frames. None: all."""
-    neighbours: int = 10
+    neighbors: int = 10
     """`ngu`, `re3`: number of nearest neighbors."""
     capacity: int = 2_000
     """`ngu`: maximum number of observations of the current episode that are stored per environment."""
@@ -81,7 +81,7 @@ class CuriosityConfig:
             )
         for name, most in (
             ("feature_size", 16_384),
-            ("neighbours", 1_000),
+            ("neighbors", 1_000),
             ("capacity", 1_000_000),
             ("ensemble", 16_384),
             ("channels", 1_000),
@@ -93,9 +93,9 @@ class CuriosityConfig:
             raise ValueError(f"curiosity.warmup is {self.warmup}: it must not be negative")
         if not self.ridge > 0:
             raise ValueError(f"curiosity.ridge is {self.ridge}: it must be above 0")
-        if self.neighbours > self.capacity and self.kind == "ngu":
+        if self.neighbors > self.capacity and self.kind == "ngu":
             raise ValueError(
-                f"curiosity.neighbours is {self.neighbours}: it must not be above curiosity.capacity, which is {self.capacity}"
+                f"curiosity.neighbors is {self.neighbors}: it must not be above curiosity.capacity, which is {self.capacity}"
             )
 
     @property

@@ -230,9 +230,9 @@ def _check_curiosity(config: Config, spaces: "Spaces", samples: int) -> None:
             f"curiosity.kind is {curiosity.kind!r}: it compares within an episode, and those of {env.id} have no time limit; set one "
             "with env.wrappers, for example TimeLimit(max_episode_steps=1000), or use another kind"
         )
-    if curiosity.kind == "re3" and curiosity.neighbours >= samples:
+    if curiosity.kind == "re3" and curiosity.neighbors >= samples:
         raise ValueError(
-            f"curiosity.neighbours is {curiosity.neighbours}: a shard's rollout, in which re3 looks for them, has {samples} steps"
+            f"curiosity.neighbors is {curiosity.neighbors}: a shard's rollout, in which re3 looks for them, has {samples} steps"
         )
     if curiosity.warmup >= iterations(config):
         raise ValueError(

@@ -4,6 +4,7 @@ from pathlib import Path
 
 from lockstep.config import VERSION
 from lockstep.config.compose import load, merged_tree
+from lockstep.config.files import read
 from lockstep.config.versions import former_defaults
 
 
@@ -38,3 +39,11 @@ def test_a_file_without_a_version_has_the_current_defaults(tmp_path: Path) -> No
     path = tmp_path / "a.yaml"
     path.write_text("ppo: {clip: 0.1}\n")
     assert load(None, path, {}).ppo.minibatches is None
+
+
+def test_former_names_of_fields_are_read(tmp_path: Path) -> None:
+    path = tmp_path / "former.yaml"
+    path.write_text("curiosity: {kind: re3, neighbours: 4}\nppo: {epochs: 2}\n")
+    assert read(path).tree == {"curiosity": {"kind": "re3", "neighbors": 4}, "ppo": {"epochs": 2}}
+    path.write_text("curiosity.neighbours: 4\ncuriosity.kind: re3\n")
+    assert load(None, path, {}).curiosity.neighbors == 4

@@ -9,7 +9,7 @@ import lockstep
 from lockstep.config import VERSION, Config
 from lockstep.config.decode import encode
 from lockstep.experiment.build import RankComponents
-from lockstep.experiment.execute import open_run
+from lockstep.experiment.execute import decode_config, open_run
 from lockstep.run.folder import RunFolder
 from lockstep.run.run import TrainingRun
 
@@ -42,6 +42,11 @@ def test_a_run_of_an_unknown_version_is_refused_in_one_line(version: object, mes
     with pytest.raises(ValueError, match="version") as caught:
         open_run(run_of_version(version, tmp_path / "run"))
     assert str(caught.value) == f"{tmp_path / 'run' / 'config.json'}: {message}"
+
+
+def test_a_run_with_a_former_name_of_a_field_is_read(tmp_path: Path) -> None:
+    tree = {"version": VERSION, "curiosity": {"neighbours": 7}}
+    assert decode_config(tree, tmp_path / "config.json").curiosity.neighbors == 7
 
 
 def test_an_unknown_field_of_a_run_is_named_with_its_file(tmp_path: Path) -> None:

@@ -17,7 +17,7 @@ import yaml
 
 from lockstep.config import VERSION
 from lockstep.config.gin import parse_gin
-from lockstep.config.versions import check_version
+from lockstep.config.versions import check_version, with_present_names
 from lockstep.files import CONFIG_LIMIT, read_file
 
 __all__ = ["VersionedTree", "format_yaml", "parse_yaml", "read"]
@@ -60,7 +60,7 @@ def read(path: Path) -> VersionedTree:
     if not isinstance(tree, dict):
         raise ValueError(f"{path}: it must hold sections, such as `env:`, with fields below them")
     version = check_version(tree.pop("version", VERSION), path)
-    return VersionedTree(version, tree)
+    return VersionedTree(version, with_present_names(tree))
 
 
 def parse_yaml(text: str) -> object:

@@ -1,11 +1,12 @@
-"""Versions of the config format: the check of a version, and the defaults of older ones."""
+"""Versions of the config format: the check of a version, the defaults of older ones, and former names of fields."""
 
 import reprlib
+from collections.abc import Mapping
 from pathlib import Path
 
 from lockstep.config import VERSION
 
-__all__ = ["check_version", "former_defaults"]
+__all__ = ["check_version", "former_defaults", "with_present_names"]
 
 _CHANGED_DEFAULTS: dict[int, dict[str, dict[str, object]]] = {
     1: {
@@ -23,6 +24,8 @@ _CHANGED_DEFAULTS: dict[int, dict[str, dict[str, object]]] = {
     }
 }
 """Defaults of a version that the next version changed."""
+_RENAMED = {"curiosity.neighbours": "curiosity.neighbors"}
+"""Present names of fields by former names, `section.field`."""
 
 
 def check_version(version: object, path: Path) -> int:
@@ -43,3 +46,18 @@ def former_defaults(version: int) -> dict[str, dict[str, object]]:
         for section, fields in changed.items():
             tree[section] = {**fields, **tree.get(section, {})}
     return tree
+
+
+def with_present_names(tree: Mapping[str, object]) -> dict[str, object]:
+    """Return a tree of sections and dotted keys with the present names of fields that had others when it was written."""
+    renamed: dict[str, object] = {}
+    for section, content in tree.items():
+        if isinstance(content, Mapping):
+            content = {_present_name(section, field): value for field, value in content.items()}
+        renamed[_RENAMED.get(section, section)] = content
+    return renamed
+
+
+def _present_name(section: str, field: str) -> str:
+    present = _RENAMED.get(f"{section}.{field}")
+    return field if present is None else present.removeprefix(f"{section}.")

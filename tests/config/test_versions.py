@@ -45,5 +45,6 @@ def test_former_names_of_fields_are_read(tmp_path: Path) -> None:
     path = tmp_path / "former.yaml"
     path.write_text("curiosity: {kind: re3, neighbours: 4}\nppo: {epochs: 2}\n")
     assert read(path).tree == {"curiosity": {"kind": "re3", "neighbors": 4}, "ppo": {"epochs": 2}}
-    path.write_text("curiosity.neighbours: 4\ncuriosity.kind: re3\n")
-    assert load(None, path, {}).curiosity.neighbors == 4
+    path.write_text("curiosity.neighbours: 4\ncuriosity.kind: re3\nplan: {correction: behaviour}\n")
+    config = load(None, path, {})
+    assert (config.curiosity.neighbors, config.plan.correction) == (4, "behavior")

@@ -1,7 +1,10 @@
 """Agents that are restored: the saved one, or one line before any memory is allocated."""
 
 import dataclasses
+import subprocess
+import sys
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -80,6 +83,26 @@ def test_a_config_that_does_not_fit_gets_one_line(sections: dict[str, object], p
     with pytest.raises(ValueError, match=problem) as caught:
         restore_agent(config(**sections), ROWS, saved)
     assert "\n" not in str(caught.value)
+
+
+LOADS = """
+import sys
+from tests.experiment.test_build import IMAGES, ROWS, config, make_agent, restore_agent
+
+sections = [{"policy": {"core": core}} for core in ("none", "lstm", "gru", "mingru")]
+sections += [{"policy": {"distribution": "beta", "orthogonal": False}}, {"curiosity": {"kind": "ngu"}}]
+images = [{"policy": {"encoder": encoder}} for encoder in ("nature", "impala", "grid")]
+for spaces, cases in ((ROWS, sections), (IMAGES, images)):
+    for case in cases:
+        restore_agent(config(**case), spaces, make_agent(config(**case), spaces=spaces).state())
+        assert "torch._dynamo" not in sys.modules, case
+"""
+
+
+def test_loading_an_agent_does_not_import_the_compiler_of_pytorch(root: Path) -> None:
+    """Its import takes a second, which every command that loads an agent would need."""
+    done = subprocess.run([sys.executable, "-c", LOADS], cwd=root, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
 
 
 def test_modules_of_other_threads_are_not_counted() -> None:

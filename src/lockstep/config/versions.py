@@ -1,4 +1,4 @@
-"""Versions of the config format: the check of a version, the defaults of older ones, and former names of fields."""
+"""Versions of the config format: the check of a version, the defaults of older ones, and former names."""
 
 import reprlib
 from collections.abc import Mapping
@@ -26,6 +26,8 @@ _CHANGED_DEFAULTS: dict[int, dict[str, dict[str, object]]] = {
 """Defaults of a version that the next version changed."""
 _RENAMED = {"curiosity.neighbours": "curiosity.neighbors"}
 """Present names of fields by former names, `section.field`."""
+_RENAMED_VALUES = {("plan.correction", "behaviour"): "behavior"}
+"""Present values by field and former value."""
 
 
 def check_version(version: object, path: Path) -> int:
@@ -49,15 +51,19 @@ def former_defaults(version: int) -> dict[str, dict[str, object]]:
 
 
 def with_present_names(tree: Mapping[str, object]) -> dict[str, object]:
-    """Return a tree of sections and dotted keys with the present names of fields that had others when it was written."""
+    """Return a tree of sections and dotted keys with the present names of fields and values that had others when it was written."""
     renamed: dict[str, object] = {}
     for section, content in tree.items():
         if isinstance(content, Mapping):
-            content = {_present_name(section, field): value for field, value in content.items()}
-        renamed[_RENAMED.get(section, section)] = content
+            pairs = [_present(f"{section}.{field}", value) for field, value in content.items()]
+            renamed[section] = {path.removeprefix(f"{section}."): value for path, value in pairs}
+        else:
+            path, value = _present(section, content)
+            renamed[path] = value
     return renamed
 
 
-def _present_name(section: str, field: str) -> str:
-    present = _RENAMED.get(f"{section}.{field}")
-    return field if present is None else present.removeprefix(f"{section}.")
+def _present(path: str, value: object) -> tuple[str, object]:
+    """Return the present name and value of a field."""
+    path = _RENAMED.get(path, path)
+    return path, _RENAMED_VALUES.get((path, value), value) if isinstance(value, str) else value

@@ -165,8 +165,9 @@ class _Codes(nn.Module):
     def __init__(self, channels: int) -> None:
         super().__init__()
         self.table = nn.Parameter(torch.empty(channels * _CODES, _CODE_SIZE))
-        nn.init.normal_(self.table, std=1 / math.sqrt(channels))
-        self.register_buffer("_starts", torch.arange(channels) * _CODES, persistent=False)
+        if not self.table.is_meta:  # there, random numbers and arange import TorchDynamo, which takes a second
+            nn.init.normal_(self.table, std=1 / math.sqrt(channels))
+        self.register_buffer("_starts", torch.tensor(range(0, channels * _CODES, _CODES)), persistent=False)
 
     def forward(self, image: Tensor) -> Tensor:
         count, _, height, width = image.shape

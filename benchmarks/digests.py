@@ -3,8 +3,7 @@
     python benchmarks/digests.py [PRESET …] [--compile off on] [--emulate Haswell]
 
 With `runtime.bits: portable` digests are the same on every x86-64 processor with AVX2 and FMA, so the file has one per preset, compiled and not, with the types of
-the processors that gave it. Digests and processors that are not recorded yet are added. The exit code is 1 if one differs. The pinned packages of constraints.txt have to be installed; compiled ones depend on the C++
-compiler as well. A deliberate change of the algorithm or of a preset makes all of them out of date: remove the file first.
+the processors that gave it. Digests and processors that are not recorded yet are added. The exit code is 1 if one differs. The pinned packages of constraints.txt have to be installed. A deliberate change of the algorithm or of a preset makes all of them out of date: remove the file first.
 
 `--emulate` runs the presets on a processor that qemu-x86_64 (Debian's qemu-user) emulates, which takes some 30 times as long.
 """

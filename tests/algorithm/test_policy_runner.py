@@ -1,6 +1,7 @@
 """Selecting actions outside of training: kernels and PyTorch give the same actions, and kernels the bits of training."""
 
 from concurrent.futures import ThreadPoolExecutor
+from copy import deepcopy
 from typing import Any
 
 import numpy as np
@@ -91,3 +92,14 @@ def test_many_threads_may_use_one_policy() -> None:
     with ThreadPoolExecutor(8) as pool:
         found = list(pool.map(lambda row: PolicyRunner(agent).act(row), rows))
     np.testing.assert_array_equal(found, expected)
+
+
+@pytest.mark.parametrize("case", ["squashed", "shared minGRU", "images and memory"])
+def test_copy_of_an_agent_has_kernels_of_its_own(case: str) -> None:
+    agent = agent_of(case, True)
+    before = selected(agent, True)
+    copied = deepcopy(agent)
+    for parameter in agent.policy.parameters():
+        parameter.data.zero_()
+    np.testing.assert_array_equal(selected(copied, True), before)
+    assert not np.array_equal(selected(agent, True), before)

@@ -1,6 +1,7 @@
 """Policies as interpreted kernels: each step of acting, and each evaluation of many observations, is one call."""
 
 from collections.abc import Callable
+from copy import deepcopy
 from threading import Lock
 from typing import Any, NamedTuple
 
@@ -66,6 +67,11 @@ class PolicyKernels:
         self._dtype = policy.policy_head.weight.dtype
         self._steps: dict[tuple[int, int], tuple[InterpretedKernel, BoundStep]] = {}
         self._lock = Lock()
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> "PolicyKernels":
+        """Return kernels of copies of the policy and the functions; they are made when they are first used."""
+        parts = self._policy, self._distribution, self._normalize, self._bound, self._kernels
+        return PolicyKernels(*deepcopy(parts, memo), self._pixel_count)
 
     def step(self, count: int, noise_size: int) -> BoundStep:
         """Return the step for `count` observations, with the current weights. `noise_size` is K."""

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Hashable, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -21,6 +22,10 @@ class RowKernels:
 
     def __init__(self) -> None:
         self._kernels: dict[tuple[Hashable, ...], InterpretedKernel] = {}
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> "RowKernels":
+        """Return an object without kernels, because these read the tensors of the original."""
+        return RowKernels()
 
     def compute(self, name: Hashable, formula: Formula, *arguments: Tensor) -> list[Tensor]:
         """Compute a formula of rows `[N, …]`, whose results are `[N, …]`, in blocks of one size. N must not be 0.

@@ -1,6 +1,7 @@
 """Training as one rank: alone, launched by lockstep, or started by a launcher."""
 
 import json
+import os
 import sys
 import traceback
 from collections.abc import Callable
@@ -138,7 +139,10 @@ def _choose_on_rank_0(group: Group, prepare: Callable[[], PreparedRun]) -> Prepa
 
 def _finish(rank: int, run: TrainingRun, restarts: int = RESTARTS) -> int:
     if rank == 0:
-        print(_result_text(run, resume_command(run.folder, restarts)), flush=True)
+        try:
+            print(_result_text(run, resume_command(run.folder, restarts)), flush=True)
+        except OSError:  # a closed pipe or terminal does not change the outcome; Python's own flush at exit would fail again
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     return STOPPED_BY_SIGNAL if run.stopped else DONE
 
 

@@ -242,7 +242,8 @@ class TrainingRun:
         self._rows += map(self.counters.add, self._pending)
         self._pending.clear()
         if self._telemetry is not None:
-            for metrics in self._rows:
+            rows, self._rows = self._rows, []  # before they are written: no failure writes a row twice
+            for metrics in rows:
                 self._telemetry.write(metrics)
             self._telemetry.flush()
         self._rows.clear()

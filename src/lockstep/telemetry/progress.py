@@ -1,13 +1,15 @@
 """Progress display of a run on the terminal or in a notebook: the live view, or lines."""
 
+import signal
 import sys
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from time import perf_counter
 from typing import TYPE_CHECKING
 
 from lockstep.run.folder import RunFolder
 from lockstep.run.settings import RunConfig
-from lockstep.run.stop import set_live_view_active
+from lockstep.run.stop import asked_to_stop, record_signal, set_live_view_active
 from lockstep.telemetry.loggers import Logger
 from lockstep.telemetry.notebook import NotebookView, in_notebook
 from lockstep.telemetry.screen import RunFacts, clock, draw, read_run_facts
@@ -137,9 +139,11 @@ class Screen:
     def close(self) -> None:
         """Stop redrawing and leave the last view on the screen."""
         set_live_view_active(False)
-        self._erase_wrapped()
-        self._live.update(self._drawn)
-        self._live.stop()
+        try:
+            self._erase_wrapped()
+            self._live.update(self._drawn)
+        finally:  # also if the terminal was closed: it gives sys.stdout and sys.stderr back
+            self._live.stop()
 
     def _erase_wrapped(self) -> None:
         """Erase the additional rows of the last view: a terminal that has become narrower wraps long lines."""
@@ -177,13 +181,16 @@ class Bar:
     def flush(self) -> None:
         """Redraw the view if the last redraw was at least `_PERIOD` seconds ago."""
         if perf_counter() >= self._draw_at:
-            self._screen.show(self._about, self._status)
+            with suppress(OSError):  # the terminal was closed: the signal SIGHUP says so
+                self._screen.show(self._about, self._status)
             self._draw_at = perf_counter() + _PERIOD
 
     def close(self) -> None:
         """Redraw a last time and leave the view on the screen."""
-        self._screen.show(self._about, self._status)
-        self._screen.close()
+        with suppress(OSError):
+            self._screen.show(self._about, self._status)
+        with suppress(OSError):
+            self._screen.close()
 
 
 def display(config: RunConfig, folder: RunFolder, last: int, solved: bool) -> list[Logger]:
@@ -203,9 +210,10 @@ def display(config: RunConfig, folder: RunFolder, last: int, solved: bool) -> li
 def _print(line: str) -> None:
     try:
         print(line, flush=True)
-    except BrokenPipeError:  # ends the command: the reader of the output has ended
-        raise
-    except OSError:  # stdout is a file on a full disk, for example: training continues
+    except BrokenPipeError:  # the reader of the output has ended
+        if not asked_to_stop():
+            record_signal(signal.SIGPIPE)
+    except OSError:  # stdout is a file on a full disk, or a terminal that was closed, for example: training continues
         pass
 
 

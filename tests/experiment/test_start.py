@@ -10,6 +10,7 @@ from lockstep.config.decode import decode, encode
 from lockstep.experiment import start
 from lockstep.experiment.execute import open_run
 from lockstep.experiment.prepare_resume import prepare_resume
+from lockstep.experiment.resolve import resolve
 from lockstep.experiment.start import extended_by, raise_for_exit_code, resolve_resume, resolve_start, start_warnings
 from lockstep.group.group import RankLost
 from lockstep.processes import exit_codes
@@ -103,6 +104,25 @@ def test_compiled_run_without_a_compiler(monkeypatch: pytest.MonkeyPatch) -> Non
         "there is no C++ compiler here (g++, or what CXX names), so the update has no kernels: the run will be slower"
     ]
     assert start_warnings(CONFIG, CONFIG) == []
+
+
+@pytest.mark.extra("envpool")
+@pytest.mark.parametrize(("every", "engine"), [(50, "envpool"), (5, "gymnasium"), (None, "envpool")])
+def test_engine_can_be_evaluated_at_the_chosen_iterations(every: int | None, engine: str) -> None:
+    run = {"total_steps": 10**6, "evaluate_every": every, "checkpoint_every": 25}
+    config = decode({"env": {"id": "Acrobot-v1", "engine": "auto"}, "run": run}, CONFIG)
+    resolved = resolve(config, 1)
+    assert resolved.env.engine == engine
+    lines = [line for line in start_warnings(config, resolved) if "is faster" in line]
+    assert lines == [
+        "env.engine is 'gymnasium': 'envpool' is faster, but can be evaluated only at checkpoints; "
+        "set run.evaluate_every to a multiple of run.checkpoint_every, which is 25"
+    ] * (every == 5)
+
+
+def test_encoder_without_kernels_by_default_gives_no_warning() -> None:
+    config = decode({"policy": {"encoder": "impala"}, "runtime": {"compile": "auto"}}, CONFIG)
+    assert start_warnings(config, CONFIG) == []
 
 
 def test_run_with_kernels_goes_on_without_them_on_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:

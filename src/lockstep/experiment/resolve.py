@@ -20,6 +20,7 @@ from lockstep.envs.catalog import (
 )
 from lockstep.envs.choice import choose_engine
 from lockstep.envs.functions import reference, registered_function
+from lockstep.envs.settings import EngineName, EnvConfig
 from lockstep.experiment.resolve_games import check_games, with_agents
 from lockstep.models.settings import BUILT_IN
 from lockstep.presets import check_family
@@ -28,7 +29,7 @@ from lockstep.telemetry.trackers import check_trackers
 if TYPE_CHECKING:
     from lockstep.envs.spaces import Spaces
 
-__all__ = ["compiles", "cut_episodes", "importable", "iterations", "resolve"]
+__all__ = ["compiles", "cut_episodes", "fastest_engine", "importable", "iterations", "resolve"]
 
 _NORMAL = ("gaussian", "gaussian-state-std", "gsde")
 """Normal distributions, whose actions may be squashed."""
@@ -80,9 +81,9 @@ def _resolve(config: Config, ranks: int, plan: Plan | None, preset: str | None) 
         )
     _check_ppo(config)
     if env.engine == "auto":
-        isolated = env.on_fault == "replace"
-        engine = choose_engine(env.id, count, env.options, bool(env.wrappers), isolated)
-        env = dataclasses.replace(env, engine=engine)
+        env = dataclasses.replace(env, engine=fastest_engine(env, count))
+        if env.engine != "gymnasium-vector" and _evaluates_between_checkpoints(config) and restarts_episodes(env):
+            env = dataclasses.replace(env, engine="gymnasium")
     spaces = describe_env(env)
     check_autoreset(env)
     if env.engine == "pettingzoo":
@@ -133,11 +134,21 @@ def _check_videos(config: Config) -> None:
     importable(config, setting)
 
 
+def fastest_engine(env: EnvConfig, count: int) -> EngineName:
+    """Return the engine that `env.engine: auto` means for `count` environments per shard, if nothing but the environment matters."""
+    return choose_engine(env.id, count, env.options, bool(env.wrappers), env.on_fault == "replace")
+
+
+def _evaluates_between_checkpoints(config: Config) -> bool:
+    every = config.run.evaluate_every
+    return every is not None and every % config.run.checkpoint_every != 0
+
+
 def _check_evaluation(config: Config) -> None:
     """Raise ValueError if agents can't be evaluated at the chosen iterations, or in this environment."""
     every, interval = config.run.evaluate_every, config.run.checkpoint_every
     setting = f"run.evaluate_every is {every}"
-    if every and every % interval and restarts_episodes(config.env):
+    if _evaluates_between_checkpoints(config) and restarts_episodes(config.env):
         raise ValueError(
             f"{setting}: env.engine {config.env.engine!r} begins new episodes at every checkpoint, so it must be a multiple of "
             f"run.checkpoint_every, which is {interval}; set it to {interval}, or env.engine to 'gymnasium'"

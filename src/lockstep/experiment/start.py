@@ -12,7 +12,7 @@ from lockstep.config.decode import decode
 from lockstep.config.fields import RESUMABLE_FIELDS
 from lockstep.envs.catalog import SAME_EPISODES
 from lockstep.experiment.execute import execute
-from lockstep.experiment.resolve import compiles, cut_episodes, iterations, resolve
+from lockstep.experiment.resolve import compiles, cut_episodes, fastest_engine, iterations, resolve
 from lockstep.messages import counted
 from lockstep.processes.cores import usable_cores
 from lockstep.processes.exit_codes import (
@@ -109,8 +109,15 @@ def start_warnings(config: Config, resolved: Config) -> list[str]:
     """Return the warnings for the user before a new run starts, a line each. `resolved` is the resolved `config`."""
     asked = dataclasses.replace(resolved, runtime=config.runtime)
     lines = []
-    if compiles(asked, images=False) and resolved.runtime.compile == "off":
-        lines.append(f"{interpreter_problem()}, so the update has no kernels: the run will be slower")
+    problem = interpreter_problem()
+    if problem is not None and compiles(asked, images=False):
+        lines.append(f"{problem}, so the update has no kernels: the run will be slower")
+    fastest = fastest_engine(resolved.env, resolved.env.count // (resolved.plan.shards or 1))
+    if config.env.engine == "auto" and resolved.env.engine != fastest:
+        lines.append(
+            f"env.engine is {resolved.env.engine!r}: {fastest!r} is faster, but can be evaluated only at checkpoints; "
+            f"set run.evaluate_every to a multiple of run.checkpoint_every, which is {resolved.run.checkpoint_every}"
+        )
     cut = cut_episodes(resolved)
     return lines if cut is None else [*lines, cut]
 

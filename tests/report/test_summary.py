@@ -40,7 +40,7 @@ def test_the_command_repeats_the_run(run_cli: Callable[..., tuple[int, str, str]
 
 
 def test_summary_of_results_and_settings(run_cli: Callable[..., tuple[int, str, str]], tmp_path: Path) -> None:
-    words = ("--run.solved-return", "20", "--ranks", "1", "--name", "first")
+    words = ("--run.solved-return", "20", "--ranks", "1", "--name", "first", "--env.engine", "gymnasium")
     assert run_cli("train", "cartpole", *SHORT, *words)[0] == 0
     summary = read_summary(tmp_path / "runs/first")
     rows = [json.loads(line) for line in (tmp_path / "runs/first/metrics.jsonl").read_text().splitlines()]
@@ -62,7 +62,8 @@ def test_summary_of_results_and_settings(run_cli: Callable[..., tuple[int, str, 
     assert origins["run.solved_return"] == origins["run.total_steps"] == "set"
     assert origins["plan.shards"] == "preset"
     assert origins["env.count"] == origins["policy.activation"] == "default"
-    assert origins["env.engine"] == origins["policy.squash"] == "decided"
+    assert origins["env.engine"] == "set", "set by the user, although its default is auto"
+    assert origins["policy.squash"] == "decided"
     assert summary.machine.packages["torch"]
     assert summary.machine.ranks == 1
     assert (summary.evaluated, summary.extended, summary.exact) == (None, False, True)

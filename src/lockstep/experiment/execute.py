@@ -45,9 +45,12 @@ __all__ = [
 ]
 
 
-def create_run(config: Config, preset: str | None, ranks: int) -> RunFolder:
-    """Create the folder of a new run, with the resolved config. Raises ValueError if the user named it and it exists."""
-    described = _describe(config, preset, ranks)
+def create_run(config: Config, preset: str | None, ranks: int, asked: Config | None = None) -> RunFolder:
+    """Create the folder of a new run, with the resolved config. Raises ValueError if the user named it and it exists.
+
+    `asked` is the config before it was resolved, if it is known: the folder records which fields were left open.
+    """
+    described = _describe(config, preset, ranks, asked)
 
     def create(path: Path) -> RunFolder:
         named = dataclasses.replace(config, run=dataclasses.replace(config.run, name=path.name))
@@ -81,20 +84,31 @@ def _create_new(config: Config, preset: str | None, create: Callable[[Path], Run
     )
 
 
-def open_or_create_run(config: Config, preset: str | None, ranks: int) -> tuple[RunFolder, Config | None]:
-    """Open and lock the run that `run.name` names, or create it with the resolved config.
+def open_or_create_run(
+    config: Config, preset: str | None, ranks: int, asked: Config
+) -> tuple[RunFolder, Config | None]:
+    """Open and lock the run that `run.name` names, or create it with the resolved config. `asked` is as in `create_run`.
 
     Return its folder, and its config if the run existed. Raises RunInUse, and ValueError if the folder is no run.
     """
     assert config.run.name
     path = Path(config.run.folder) / config.run.name
     tree = {"version": VERSION, **encode(config)}
-    folder, created = RunFolder.open_or_create(path, tree, _describe(config, preset, ranks))
+    folder, created = RunFolder.open_or_create(path, tree, _describe(config, preset, ranks, asked))
     return folder, None if created else open_run(path)[1]
 
 
-def _describe(config: Config, preset: str | None, ranks: int) -> dict[str, object]:
-    return {**describe_environment(ranks), "preset": preset, "total_steps": config.run.total_steps}
+def _describe(config: Config, preset: str | None, ranks: int, asked: Config | None) -> dict[str, object]:
+    described = {**describe_environment(ranks), "preset": preset, "total_steps": config.run.total_steps}
+    if asked is not None:
+        before, after = encode(asked), encode(config)
+        described["decided"] = [
+            f"{section}.{name}"
+            for section, fields in after.items()
+            for name, value in fields.items()
+            if value != before[section][name]
+        ]
+    return described
 
 
 def _names(stem: str) -> Iterator[str]:

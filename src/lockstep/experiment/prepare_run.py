@@ -55,7 +55,7 @@ def prepare_run(run: ResolvedRun) -> PreparedRun:
     fetch_if_missing(run.config.run, run.resume)
     if run.resume:
         return _create_or_resume(run)
-    folder = create_run(run.config, run.preset, run.plan.ranks)
+    folder = create_run(run.config, run.preset, run.plan.ranks, run.asked)
     folder.lock()
     announce_start(folder, run.config, run.plan.ranks, None)
     return PreparedRun(folder, open_run(folder.path)[1], 0)  # with its name
@@ -67,7 +67,7 @@ def _create_or_resume(run: ResolvedRun) -> PreparedRun:
     Raises RunInUse if another process trains the run, and ValueError if it is another experiment; the message names the first
     field that differs.
     """
-    folder, before = open_or_create_run(run.config, run.preset, run.plan.ranks)
+    folder, before = open_or_create_run(run.config, run.preset, run.plan.ranks, run.asked)
     try:
         if before is None:
             announce_start(folder, run.config, run.plan.ranks, None)

@@ -55,19 +55,14 @@ class Setting:
     default: object
     preset: object
     """Value in the preset; the default if the preset does not set the field or the run has no preset."""
-
-    @property
-    def auto_resolved(self) -> bool:
-        """True if the user left the value open (`auto` or none), so that it was chosen when the run was created."""
-        return self.value != self.preset and (
-            self.preset == "auto" or (self.preset is None and self.name in AUTO_RESOLVED)
-        )
+    decided: bool = False
+    """True if the user left the value open (`auto` or none), so that it was chosen when the run was created."""
 
     @property
     def origin(self) -> Literal["default", "preset", "decided", "set"]:
         """Origin of the value; `set` means by a file, a flag or a program."""
         if self.value != self.preset:
-            return "decided" if self.auto_resolved else "set"
+            return "decided" if self.decided else "set"
         return "default" if self.value == self.default else "preset"
 
 
@@ -238,7 +233,7 @@ def summarize(folder: RunFolder) -> RunSummary:
         digest=_digest(rows, done),
         checkpoint=newest,
         checkpoint_digest=_digest(rows, newest),
-        settings=_settings(config, preset),
+        settings=_settings(config, preset, environment.get("decided")),
         machine=_machine(environment),
         starts=read_starts(folder),
         initial_total_steps=first if isinstance(first, int) else None,
@@ -298,14 +293,18 @@ def _evaluated(folder: RunFolder, name: str, command: str) -> Evaluated | None:
         raise ValueError(f"{path} is broken; write a new one with `{command} {folder}`") from None
 
 
-def _settings(config: Config, preset: str | None) -> list[Setting]:
+def _settings(config: Config, preset: str | None, decided: object) -> list[Setting]:
+    """Return all settings. `decided` has the names of those that were chosen when the run was created; None for a run that does not record them."""
     defaults, values = encode(Config()), encode(config)
     preset_values = encode(load(presets.read(preset), None, {})) if preset else defaults
-    return [
-        Setting(f"{section}.{name}", value, defaults[section][name], preset_values[section][name])
-        for section, fields in values.items()
-        for name, value in fields.items()
-    ]
+    settings = []
+    for section, fields in values.items():
+        for key, value in fields.items():
+            name, before = f"{section}.{key}", preset_values[section][key]
+            was_open = before == "auto" or (name in AUTO_RESOLVED and before is None)
+            chosen = name in decided if isinstance(decided, list) else was_open
+            settings.append(Setting(name, value, defaults[section][key], before, chosen))
+    return settings
 
 
 def _machine(environment: Mapping[str, object]) -> Machine:

@@ -137,7 +137,7 @@ def test_error_of_a_hook_is_shown_with_its_line(
     [
         ("nothing", 2, "run.hooks is 'nothing': there is no module 'nothing'"),
         ("my_hooks:other", 2, "run.hooks is 'my_hooks:other': my_hooks has no function 'other'"),
-        ("my_hooks:torch", 2, "run.hooks is 'my_hooks:torch': torch is a module, not a function"),
+        ("my_hooks:torch", 2, "run.hooks is 'my_hooks:torch': torch is of type module, not a function"),
         ("my_hooks:returns_text", 1, "the hook returns_text returned name = 'text': it must be a finite number"),
         (
             "my_hooks:changes_weights",

@@ -88,7 +88,7 @@ def test_filters_and_order(runs: None, capsys: pytest.CaptureFixture[str]) -> No
     assert [row[0] for row in table(capsys, "--sort", "return")][:3] == ["best", "lost", "weak"]
     assert [row[0] for row in table(capsys, "--sort", "steps", "--env", "Acrobot-v1")][:2] == ["best", "weak"]
     assert [row[0] for row in table(capsys, "--sort", "name")][:2] == ["bad", "best"]
-    assert [row[0] for row in table(capsys)][-2:] == ["lost", "weak"]
+    assert [row[0] for row in table(capsys)][-3:] == ["lost", "weak", "bad:"], "the last line says why a run is broken"
     assert [row[0] for row in table(capsys, "--state", "killed")] == ["lost"]
     main(["runs", "--state", "running"])
     assert capsys.readouterr().out == "runs holds no such runs\n"

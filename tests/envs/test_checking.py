@@ -150,6 +150,15 @@ def test_environment_that_depends_on_earlier_episodes_can_not_be_resumed() -> No
     assert "independence" not in found("shared state"), "it shows nothing if episodes are not deterministic"
 
 
+def test_instance_of_gymnasium_is_checked_by_new_ones() -> None:
+    env = gym.make("CartPole-v1", max_episode_steps=7)
+    findings = {finding.name: finding for finding in lockstep.check_env(env)}
+    assert findings["episodes"] == Finding("episodes", "ok", "7 steps, return 7 with random actions")
+    assert all(finding.level != "fail" for finding in findings.values())
+    with pytest.raises(ValueError, match=r"^env is an instance of Walk: training needs several environments"):
+        lockstep.check_env(Walk())
+
+
 def test_unsupported_space_raises_in_one_line() -> None:
     with pytest.raises(ValueError, match="there is no such environment"):
         lockstep.check_env("CartPole-v9x")

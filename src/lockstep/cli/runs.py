@@ -54,7 +54,7 @@ def main(argv: Sequence[str]) -> int:
 
 
 def table(listed: Sequence[ListedRun], root: Path) -> str:
-    """Format runs of the folder `root` as a table with a line of headings."""
+    """Format runs of the folder `root` as a table with a line of headings, and a line with the reason for each run that has failed or is broken."""
     rows = [("run", "state", "environment", "steps", "return", "steps/s", "age")]
     for run in listed:
         speed = "–" if run.steps_per_second is None else f"{run.steps_per_second:,.0f}"
@@ -67,7 +67,9 @@ def table(listed: Sequence[ListedRun], root: Path) -> str:
         "  ".join(f"{cell:{side}{width}}" for cell, side, width in zip(row, aligned, widths, strict=True))
         for row in rows
     )
-    return "\n".join(line.rstrip() for line in lines)
+    explained = [run for run in listed if run.why and run.state in ("broken", "failed")]
+    reasons = [f"{run.path.relative_to(root)}: {run.why}" for run in explained]
+    return "\n".join([*(line.rstrip() for line in lines), *reasons])
 
 
 def _duration(seconds: float) -> str:

@@ -3,6 +3,7 @@
 import warnings
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any, Literal, NamedTuple
 
 import gymnasium as gym
@@ -28,7 +29,7 @@ from lockstep.envs.interface import Interface, failure_text
 from lockstep.envs.probing import mask_of, random_actions
 from lockstep.envs.settings import EngineName, EnvConfig
 from lockstep.envs.spaces import Spaces
-from lockstep.messages import one_line
+from lockstep.messages import counted, one_line
 from lockstep.randomness import EnvironmentSeeds, stream
 
 __all__ = ["Finding", "check_env", "check_environment"]
@@ -64,11 +65,11 @@ class _Step(NamedTuple):
         return "end of the episode" if self.ended != other.ended else ""
 
 
-def check_env(env: str | Make, **options: bool | int | float | str) -> list[Finding]:
+def check_env(env: str | Make | gym.Env[Any, Any], **options: bool | int | float | str) -> list[Finding]:
     """Check an environment with random actions, as `lockstep check` does, without rendering and speed.
 
     Args:
-        env: A Gymnasium id, or a function that makes the environment.
+        env: A Gymnasium id, a function that makes the environment, or an environment from `gymnasium.make`, of which new ones are made.
         **options: Keyword arguments of the environment.
 
     Returns:
@@ -80,7 +81,10 @@ def check_env(env: str | Make, **options: bool | int | float | str) -> list[Find
     Example:
         >>> lockstep.check_env("CartPole-v1")
     """
-    config = EnvConfig(env if isinstance(env, str) else register_function(env), options=options)
+    if isinstance(env, gym.Env) and env.spec is not None:
+        env = register_function(partial(gym.make, env.spec), f"{env.spec.id}()")
+    env_id = env if isinstance(env, str) else register_function(env)  # type: ignore[arg-type]  # refuses an instance
+    config = EnvConfig(env_id, options=options)
     if returns_parallel(config.id, options):
         config = replace(config, engine="pettingzoo")
     return list(check_environment(config))
@@ -223,7 +227,8 @@ def _range(values: NDArray[Any]) -> str:
 def _check_length(config: EnvConfig, episodes: Sequence[Sequence[_Step]]) -> Finding:
     lengths = [len(steps) - 1 for steps in episodes]
     returns = [sum(step.reward for step in steps) for steps in episodes]
-    played = f"{min(lengths)} to {max(lengths)} steps, return {np.mean(returns):.4g} with random actions"
+    steps = f"{min(lengths)} to {max(lengths)} steps" if min(lengths) < max(lengths) else counted(lengths[0], "step")
+    played = f"{steps}, return {np.mean(returns):.4g} with random actions"
     if has_time_limit(config) or all(steps[-1].ended[1] for steps in episodes):
         return Finding("episodes", "ok", played)
     if all(any(steps[-1].ended) for steps in episodes):

@@ -85,7 +85,7 @@ def import_hook(text: str | None) -> Hook | None:
     except AttributeError:
         raise ValueError(f"run.hooks is {text!r}: {module} has no function {name!r}") from None
     if not callable(function):
-        raise ValueError(f"run.hooks is {text!r}: {name} is a {type(function).__name__}, not a function")
+        raise ValueError(f"run.hooks is {text!r}: {name} is of type {type(function).__name__}, not a function")
     return function  # type: ignore[no-any-return]
 
 

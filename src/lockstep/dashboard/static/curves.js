@@ -23,7 +23,7 @@ class RunCurves {
     }
     this.version = answer.version;
     this.more = answer.more;
-    this.note = answer.skipped ? `${answer.skipped.toLocaleString("en")} lines of metrics.jsonl or evaluations.jsonl can't be read` : "";
+    this.note = answer.skipped ? `${answer.skipped.toLocaleString("en")} ${answer.skipped === 1 ? "line" : "lines"} of metrics.jsonl or evaluations.jsonl can't be read` : "";
     this.videos = answer.videos;
     this.goal = answer.goal;
     this.position = answer.curves.position;

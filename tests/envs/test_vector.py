@@ -306,7 +306,11 @@ def test_functions_of_num_envs_and_their_errors(tmp_path: Path) -> None:
             r"environment 0 .*: the vector version failed: RuntimeError: user's fault",
         ),
         ("{mode: SAME_STEP, fault: nan}", 3, r"reward.*environment 1 "),
-        ("{mode: SAME_STEP, fault: mask}", 1, r"environments 0 to 7 \(.*Walk-v0\).*ignored options\['reset_mask'\]"),
+        (
+            "{mode: SAME_STEP, fault: mask}",
+            2,
+            r"env.id is .*Walk-v0': reset of its .* also where options\['reset_mask'\] is False",
+        ),
     ],
 )
 def test_errors_on_the_command_line(run_cli, tmp_path: Path, root: Path, options: str, rc: int, words: str) -> None:

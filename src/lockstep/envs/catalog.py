@@ -113,7 +113,7 @@ def check_autoreset(config: EnvConfig) -> None:
     """Raise ValueError if a vector environment that is not Gymnasium's own does not have the autoreset mode that it declares."""
     if config.engine != "gymnasium-vector":
         return
-    from lockstep.envs.probing import probe_autoreset
+    from lockstep.envs.probing import probe_autoreset, probe_reset_mask
     from lockstep.envs.vector import VectorEngine
 
     entry = getattr(gym.registry.get(base_of(config.id)), "vector_entry_point", None)
@@ -121,6 +121,7 @@ def check_autoreset(config: EnvConfig) -> None:
         return
     factory, name = EnvFactory.from_config(config), _BATCH_STREAMS[config.engine]
     probe_autoreset(lambda seed: VectorEngine(factory, EnvironmentSeeds(seed, name, 1), 0, 1), config.id)
+    probe_reset_mask(VectorEngine(factory, EnvironmentSeeds(0, name, 1), 0, 2), config.id)
 
 
 def make_one(config: EnvConfig, render_mode: str | None = None) -> gym.Env[Any, Any]:

@@ -11,7 +11,7 @@ from lockstep.envs.spaces import Spaces
 from lockstep.envs.vector import VectorEngine
 from lockstep.randomness import stream
 
-__all__ = ["mask_of", "probe_autoreset", "random_actions"]
+__all__ = ["mask_of", "probe_autoreset", "probe_reset_mask", "random_actions"]
 
 _STEPS = 200
 """Number of steps in which the probe waits for the end of an episode."""
@@ -62,6 +62,26 @@ def probe_autoreset(make: Callable[[int], VectorEngine], env_id: str) -> None:
         )
 
 
+def probe_reset_mask(engine: VectorEngine, env_id: str) -> None:
+    """Raise ValueError if a vector environment that needs it ignores `options["reset_mask"]`. `engine` has two environments, and is closed."""
+    try:
+        if engine.autoreset_mode == AutoresetMode.NEXT_STEP:
+            return
+        rows, generator, spaces = engine.reset(), stream(0, "check-actions", 0), engine.spaces
+        rows, *_ = engine.step(
+            np.concatenate([random_actions(spaces, generator, mask_of(spaces, row)) for row in rows])
+        )
+        before = rows[1].tobytes() + engine.pixels[1].tobytes()
+        rows = engine.reset_by_mask(np.array([True, False]))
+        if rows[1].tobytes() + engine.pixels[1].tobytes() != before:
+            raise ValueError(
+                f"env.id is {env_id!r}: reset of its vector environment begins new episodes also where options['reset_mask'] is False; "
+                f"it may ignore this mask only if metadata['autoreset_mode'] is NEXT_STEP, and it is {engine.autoreset_mode.name}"
+            )
+    finally:
+        engine.close()
+
+
 def _probe_next_step(make: Callable[[int], VectorEngine], env_id: str) -> None:
     """Raise ValueError if the step after an end depends on its action.
 
@@ -88,7 +108,7 @@ def _resets_at_once(make: Callable[[int], VectorEngine], seed: int) -> bool:
         if not ended:
             return False
         _play(twin, seed, len(seen) - 2)
-        return _content(twin, twin.reset_by_mask()) == seen[-1] != seen[0]
+        return _content(twin, twin.reset_by_mask(np.ones(1, dtype=np.bool_))) == seen[-1] != seen[0]
     finally:
         engine.close()
         twin.close()

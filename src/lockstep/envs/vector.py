@@ -80,10 +80,10 @@ class VectorEngine(RestartingEngine):
             env.close()
             raise
 
-    def reset_by_mask(self) -> NDArray[Any]:
-        """Begin new episodes in the middle of others, without a seed, in a mode other than next-step. Return the observations."""
-        everything = {"reset_mask": np.ones(self._count, dtype=np.bool_)}
-        return self._reader.read_reset(*self._call(lambda: self._batch.env.reset(options=everything)))
+    def reset_by_mask(self, mask: NDArray[np.bool_]) -> NDArray[Any]:
+        """Begin new episodes where `mask`, `[B]`, is True, without a seed, in a mode other than next-step. Return the observations."""
+        options = {"reset_mask": mask}
+        return self._reader.read_reset(*self._call(lambda: self._batch.env.reset(options=options)))
 
     def _begin(self, iteration: int) -> NDArray[Any]:
         self._observations = self._reader.read_reset(

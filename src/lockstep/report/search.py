@@ -44,7 +44,7 @@ def search_content(history: History, commands: Mapping[str, str | None]) -> dict
         "fields": list(dict.fromkeys(field for trial in trials for field in trial.values)),
         "best": best,
         "run": name,
-        "command": commands.get(name) if name else None,
+        "command": (commands.get(name) or "").split(" --") if name else [],  # so that no line breaks within a flag
         "importances": history.importances,
         "figures": figures,
     }

@@ -49,14 +49,14 @@ def shortened(config: Config) -> Config:
     )
 
 
-def create_short_run(config: Config, preset: str | None, ranks: int) -> object:
+def create_short_run(config: Config, preset: str | None, ranks: int, asked: Config) -> object:
     """Call `create_run` with a shortened config."""
-    return _create(shortened(config), preset, ranks)
+    return _create(shortened(config), preset, ranks, asked)
 
 
-def open_or_create_short_run(config: Config, preset: str | None, ranks: int) -> object:
+def open_or_create_short_run(config: Config, preset: str | None, ranks: int, asked: Config) -> object:
     """Call `open_or_create_run` with a shortened config."""
-    return _open_or_create(shortened(config), preset, ranks)
+    return _open_or_create(shortened(config), preset, ranks, asked)
 
 
 def start_if_needed(

@@ -44,9 +44,9 @@ NOTES = """
 An evaluation plays 5 episodes with the most probable actions and 5 with sampled ones: up to 10,000 steps of HalfCheetah, while 10 iterations train 20,480 steps,
 and up to 5,000 steps of CartPole, while 10 iterations train 2,560 steps. A run that leaves a core idle is hardly slower: the goal of 3% is met. With ranks on
 all cores, the evaluation takes its time from one of them, and all others wait for this rank. On HalfCheetah, the start of the evaluating process and its first
-evaluation take 3 s of CPU time, and each other evaluation 1.1 s. In the runs with rare evaluations, which last 45 s, this is 7 s of CPU time with that of the
-dashboard, and explains the ratio; in runs of minutes, the start weighs less. Two ways were tried to lower the cost: ranks that keep their cores (below), and
-episodes that are played at the same time, which take 0.4 (CartPole) to 0.6 (HalfCheetah) of the CPU time of episodes one after the other.
+evaluation take 2.8 s of CPU time, and each other evaluation 0.7 s, half of it in MuJoCo. Three ways were tried to lower the cost: ranks that keep their cores (below);
+episodes that are played at the same time, which take 0.4 (CartPole) to 0.6 (HalfCheetah) of the CPU time of episodes one after the other; and actions that are selected by
+kernels, which take 0.8 of the CPU time of those by PyTorch, and did not change the ratios beyond their spread.
 
 `mujoco` on HalfCheetah-v5 with 2 ranks was also trained with and without the evaluation alone, by the version before and after ranks were bound to cores and
 stopped yielding theirs to the evaluation, on a machine with other load. Steps/s in three repeats, in turn; with evaluation, the ratio of after to before is

@@ -7,9 +7,9 @@ import pytest
 
 import lockstep
 from lockstep.config import VERSION, Config
-from lockstep.config.decode import encode
+from lockstep.config.decode import decode, encode
 from lockstep.experiment.build import RankComponents
-from lockstep.experiment.execute import decode_config, open_run
+from lockstep.experiment.execute import create_run, decode_config, open_run
 from lockstep.run.folder import RunFolder
 from lockstep.run.run import TrainingRun
 
@@ -47,6 +47,16 @@ def test_a_run_of_an_unknown_version_is_refused_in_one_line(version: object, mes
 def test_a_run_with_a_former_name_of_a_field_is_read(tmp_path: Path) -> None:
     tree = {"version": VERSION, "curiosity": {"neighbours": 7}}
     assert decode_config(tree, tmp_path / "config.json").curiosity.neighbors == 7
+
+
+def test_a_run_records_which_fields_were_left_open(tmp_path: Path) -> None:
+    asked = decode(
+        {"run": {"folder": str(tmp_path)}, "env": {"count": 8, "engine": "auto"}, "plan": {"shards": 2}}, Config()
+    )
+    # the number of environments follows from a setting, such as env.per_rank, so it was not left open
+    config = decode({"env": {"count": 4, "engine": "gymnasium"}, "policy": {"squash": False}}, asked)
+    assert create_run(config, None, 1, asked).environment()["decided"] == ["env.engine", "policy.squash"]
+    assert "decided" not in create_run(config, None, 1).environment()
 
 
 def test_an_unknown_field_of_a_run_is_named_with_its_file(tmp_path: Path) -> None:

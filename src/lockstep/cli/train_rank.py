@@ -141,9 +141,8 @@ def _finish(rank: int, run: TrainingRun, restarts: int = RESTARTS) -> int:
     if rank == 0:
         try:
             print(_result_text(run, resume_command(run.folder, restarts)), flush=True)
-        except (
-            OSError
-        ):  # a closed pipe or terminal does not change the outcome; Python's own flush at exit would fail again
+        except OSError:  # a closed pipe or terminal does not change the outcome
+            # otherwise Python's own flush at exit fails again
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     return STOPPED_BY_SIGNAL if run.stopped else DONE
 

@@ -106,7 +106,7 @@ def _describe(config: Config, preset: str | None, ranks: int, asked: Config | No
             f"{section}.{name}"
             for section, fields in after.items()
             for name, value in fields.items()
-            if value != before[section][name]
+            if before[section][name] in ("auto", None) and value != before[section][name]
         ]
     return described
 

@@ -165,7 +165,8 @@ class _Codes(nn.Module):
     def __init__(self, channels: int) -> None:
         super().__init__()
         self.table = nn.Parameter(torch.empty(channels * _CODES, _CODE_SIZE))
-        if not self.table.is_meta:  # there, random numbers and arange import TorchDynamo, which takes a second
+        # on the device meta, random numbers and arange import TorchDynamo, which takes a second
+        if not self.table.is_meta:
             nn.init.normal_(self.table, std=1 / math.sqrt(channels))
         self.register_buffer("_starts", torch.tensor(range(0, channels * _CODES, _CODES)), persistent=False)
 

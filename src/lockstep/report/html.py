@@ -1,5 +1,6 @@
 """HTML pages: figures and tables in one file that loads no other file and contains no script."""
 
+import re
 import shlex
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -13,7 +14,7 @@ from lockstep.report.timing import plain_number
 if TYPE_CHECKING:
     from jinja2 import Environment
 
-__all__ = ["NARROW", "WIDE", "PageFigure", "duration", "short", "write_page"]
+__all__ = ["NARROW", "WIDE", "PageFigure", "duration", "flags_apart", "short", "write_page"]
 
 WIDE, NARROW = (11.0, 4.0), (4.8, 3.2)
 """Sizes of a figure that spans the page and of the others, in units of 100 pixels."""
@@ -30,6 +31,11 @@ class PageFigure:
     svg: str
     narrow: str | None = None
     """The same figure for narrow screens, if it spans the page."""
+
+
+def flags_apart(command: str | None) -> list[str]:
+    """Return a command in parts that begin with a flag, so that no line of a page breaks within a flag; empty without a command."""
+    return re.split(r" (?=--)", command) if command else []
 
 
 def write_page(path: Path, template: str, content: Mapping[str, Any]) -> None:

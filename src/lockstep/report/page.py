@@ -1,6 +1,5 @@
 """HTML report of a run. The file is self-contained: it loads no other file and contains no script."""
 
-import re
 import shlex
 from collections.abc import Iterator, Mapping
 from functools import partial
@@ -11,7 +10,7 @@ from typing import Any
 from lockstep.report.curves import METRICS, curve_of, draw_metric
 from lockstep.report.evaluate import Evaluation
 from lockstep.report.experiments import Experiment, RecordedRun
-from lockstep.report.html import NARROW, WIDE, PageFigure, short, write_page
+from lockstep.report.html import NARROW, WIDE, PageFigure, flags_apart, short, write_page
 from lockstep.report.inline import COLOR_NAMES, inline_figure, inline_video
 from lockstep.report.style import Over
 from lockstep.report.summary import RunSummary, Setting, summarize
@@ -61,7 +60,7 @@ def _content(summary: RunSummary, folder: RunFolder) -> dict[str, Any]:
         "curves": list(_curves(run, summary.goal)),
         "roles": [_role(role, phases) for role, phases in mean_seconds(summary.metrics).items()],
         "courses": list(_time_figures(run)),
-        "command": re.split(r" (?=--)", summary.command or ""),  # so that no line breaks within a flag
+        "command": flags_apart(summary.command),
         "changed": changed,
         "pruned": folder.why_pruned(),
         "starts": list(_starts(summary)),

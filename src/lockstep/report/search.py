@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from lockstep.report.html import NARROW, WIDE, PageFigure
+from lockstep.report.html import NARROW, WIDE, PageFigure, flags_apart
 from lockstep.report.inline import inline_figure
 from lockstep.report.style import BLUE, GRAY, VERMILION, saved_figure
 from lockstep.sweep.history import History
@@ -44,7 +44,7 @@ def search_content(history: History, commands: Mapping[str, str | None]) -> dict
         "fields": list(dict.fromkeys(field for trial in trials for field in trial.values)),
         "best": best,
         "run": name,
-        "command": (commands.get(name) or "").split(" --") if name else [],  # so that no line breaks within a flag
+        "command": flags_apart(commands.get(name) if name else None),
         "importances": history.importances,
         "figures": figures,
     }

@@ -1,5 +1,6 @@
 """Tests of trial forward passes through registered encoders, cores and heads: changed buffers, and rejected modules."""
 
+import math
 from collections.abc import Callable
 
 import numpy as np
@@ -167,6 +168,8 @@ class Returns(nn.Module):
         (lambda rows: rows.float(), "it returns numbers of type float32: float64, the type of the weights, was expected"),
         (lambda rows: rows.mean(0), r"it returns a tensor \[6\] for 4 observations: \[4, 6\] was expected"),
         (lambda rows: rows - rows.mean(0), "its output for one observation depends on the other observations of the batch, .*"),
+        (lambda rows: rows * math.nan, "its forward pass returns NaN for finite observations"),
+        (lambda rows: rows.abs() + math.inf, "its forward pass returns infinity for finite observations"),
         (lambda rows: rows.view(7, 5), r"its forward pass fails: RuntimeError: shape '\[7, 5\]' is invalid for input of size 24"),
     ],
 )  # fmt: skip
@@ -192,6 +195,74 @@ def test_a_core_with_wrong_results_is_rejected(monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setitem(registry._CORES, "wide", Wide)
     with pytest.raises(ValueError, match=r"^policy\.core is 'wide': it returns numbers of type float32: float64"):
         agent_of(core="wide", core_size=4)
+
+
+class Stepwise(nn.Module):
+    """Core whose `sequence` is `step` in a loop, except for a fault."""
+
+    def __init__(self, inputs: int, size: int, layers: int) -> None:
+        super().__init__()
+        self.output_size = self.state_size = size
+        self.inputs = nn.Linear(inputs, size)
+
+    def step(self, features: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
+        state = (state + self.inputs(features)).tanh()
+        return state, state
+
+    def sequence(self, features: Tensor, state: Tensor, resets: Tensor) -> tuple[Tensor, Tensor]:
+        outputs = list[Tensor]()
+        for row, reset in zip(features, resets, strict=True):
+            outputs.append(state := self.step(row, torch.where(reset.unsqueeze(1), 0, state))[1])
+        return torch.stack(outputs), state
+
+
+class IgnoresResets(Stepwise):
+    def sequence(self, features: Tensor, state: Tensor, resets: Tensor) -> tuple[Tensor, Tensor]:
+        return super().sequence(features, state, torch.zeros_like(resets))
+
+
+class IgnoresState(Stepwise):
+    def sequence(self, features: Tensor, state: Tensor, resets: Tensor) -> tuple[Tensor, Tensor]:
+        return super().sequence(features, torch.zeros_like(state), resets)
+
+
+class WrongState(Stepwise):
+    def sequence(self, features: Tensor, state: Tensor, resets: Tensor) -> tuple[Tensor, Tensor]:
+        outputs, last = super().sequence(features, state, resets)
+        return outputs, -last
+
+
+@pytest.mark.parametrize("wrong", [IgnoresResets, IgnoresState, WrongState])
+def test_a_core_whose_step_and_sequence_differ_is_rejected(
+    monkeypatch: pytest.MonkeyPatch, wrong: type[Stepwise]
+) -> None:
+    monkeypatch.setitem(registry._CORES, "own", Stepwise)
+    agent_of(core="own", core_size=4)
+    monkeypatch.setitem(registry._CORES, "own", wrong)
+    with pytest.raises(
+        ValueError, match=r"^policy\.core is 'own': its methods step and sequence give different results"
+    ):
+        agent_of(core="own", core_size=4)
+
+
+@pytest.mark.parametrize("kind", ["encoder", "head"])
+def test_modules_that_would_not_be_trained_are_rejected(monkeypatch: pytest.MonkeyPatch, kind: str) -> None:
+    class Detaches(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.scale = nn.Parameter(torch.ones(SIZE))
+
+        def forward(self, rows: Tensor) -> Tensor:
+            return (rows * self.scale).detach()
+
+    monkeypatch.setitem(registry._FACTORIES[kind], "own", lambda inputs, *others: Encoder(Detaches, inputs))
+    with pytest.raises(ValueError, match=rf"^policy\.{kind} is 'own': its output has no gradient"):
+        agent_of(**{kind: "own"})
+
+
+def test_an_encoder_of_positive_numbers_is_accepted(encoder) -> None:
+    encoder(lambda: Returns(torch.log1p))  # NaN below -1: the trial goes on with ones
+    agent_of(encoder="own")
 
 
 def test_an_encoder_of_codes_in_images_is_probed(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,7 +3,6 @@
 import traceback
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import Any, NamedTuple
 
 import torch
@@ -26,8 +25,12 @@ _ROUNDING = 1e-3
 """Largest difference between results that are equal up to rounding, relative to the largest of them."""
 
 Outputs = Sequence[Tensor]
-Forward = Callable[[Any, "_Inputs", slice], Outputs]
-"""Function from a module, inputs and the rows to take of them to outputs, whose first dimension is that of rows."""
+Forward = Callable[[Any, Tensor, tuple[Tensor, ...]], Outputs]
+"""Function from a module, features and images to outputs, whose first dimension is that of rows."""
+
+
+class _NotFinite(Exception):
+    """A forward pass returned NaN or infinity."""
 
 
 class _WrongOutputs(Exception):
@@ -46,34 +49,50 @@ def changed_buffers(
     cores = policy.core, policy.critic_core or policy.core
     head_widths = [width if core is None else core.output_size for core, width in zip(cores, widths, strict=True)]
     inputs = _inputs(max(features, *widths, *head_widths), images, dtype)
-    names = list[str]()
-
-    def encode(module: nn.Module, tried: _Inputs, rows: slice) -> Outputs:
-        return [module(tried.numbers[rows, :features], tuple(image[rows] for image in tried.images))]
-
-    def remember(width: int, module: Core, tried: _Inputs, rows: slice) -> Outputs:
-        numbers = tried.numbers[rows, :width]
-        state, resets = numbers.new_zeros(len(numbers), module.state_size), torch.zeros(_STEPS, len(numbers)).bool()
-        outputs, last = module.sequence(numbers.repeat(_STEPS, 1, 1), state, resets)
-        return [*module.step(numbers, state), outputs.transpose(0, 1), last]
-
-    def apply(width: int, module: nn.Module, tried: _Inputs, rows: slice) -> Outputs:
-        return [module(tried.numbers[rows, :width])]
-
-    parts: list[tuple[Kind, str, nn.Module | None, Forward]] = []
+    parts: list[tuple[Kind, str, nn.Module | None, Forward, int]] = []
     for path, encoder in (("trunk", policy.trunk), ("critic_trunk", policy.critic_trunk)):
-        parts.append(("encoder", path, encoder, encode))
+        parts.append(("encoder", path, encoder, _encode, features))
     for path, core, width in zip(("core", "critic_core"), (policy.core, policy.critic_core), widths, strict=True):
-        parts.append(("core", path, core, partial(remember, width)))
+        parts.append(("core", path, core, _remember, width))
     heads = {"head_layers": policy.head_layers, "critic_head_layers": policy.critic_head_layers}
     for (path, head), width in zip(heads.items(), head_widths, strict=True):
-        parts.append(("head", path, head, partial(apply, width)))
-    for kind, path, module, forward in parts:
+        parts.append(("head", path, head, _apply, width))
+    names = list[str]()
+    for kind, path, module, forward, width in parts:
         name = getattr(config, kind)
         if module is not None and is_registered(kind, name):
-            probe = _Probe(f"policy.{kind} is {name!r}", module, forward, dtype)
+            probe = _Probe(f"policy.{kind} is {name!r}", module, forward, width, dtype)
             names += [f"{path}.{buffer}" for buffer in probe(inputs)]
+            if kind == "core":
+                probe.check_steps()
     return names
+
+
+def _encode(encoder: nn.Module, features: Tensor, images: tuple[Tensor, ...]) -> Outputs:
+    return [encoder(features, images)]
+
+
+def _apply(head: nn.Module, features: Tensor, images: tuple[Tensor, ...]) -> Outputs:
+    return [head(features)]
+
+
+def _remember(core: Core, features: Tensor, images: tuple[Tensor, ...]) -> Outputs:
+    state, resets = features.new_zeros(len(features), core.state_size), torch.zeros(_STEPS, len(features)).bool()
+    outputs, last = core.sequence(features.repeat(_STEPS, 1, 1), state, resets)
+    return [*core.step(features, state), outputs.transpose(0, 1), last]
+
+
+def _step_and_replay(core: Core, features: Tensor, images: tuple[Tensor, ...]) -> Outputs:
+    """Return the outputs of steps and the last state, then the same two from `sequence`; two rows begin an episode on the way."""
+    rows = torch.stack([features.roll(k, 0) for k in range(_ROWS)])
+    resets = torch.zeros(_ROWS, _ROWS).bool()
+    resets[1, 0] = resets[2, 1] = True
+    _, begin = core.step(features, features.new_zeros(len(features), core.state_size))
+    state, stepped = begin, list[Tensor]()
+    for row, reset in zip(rows, resets, strict=True):
+        output, state = core.step(row, torch.where(reset.unsqueeze(1), 0, state))
+        stepped.append(output)
+    return [torch.stack(stepped), state, *core.sequence(rows, begin, resets)]
 
 
 class _Inputs(NamedTuple):
@@ -96,11 +115,14 @@ def _inputs(width: int, images: Sequence[tuple[int, int, int]], dtype: torch.dty
 
 @dataclass
 class _ForwardResult:
-    """Result of a forward pass: outputs, buffers after it; `drew` is True if it used PyTorch's global generator."""
+    """Result of a forward pass: outputs, and buffers after it."""
 
     outputs: Sequence[Tensor]
     buffers: dict[str, Tensor]
     drew: bool
+    """True if it used PyTorch's global generator."""
+    has_gradient: bool
+    """True if PyTorch can compute the gradient of the first output."""
 
     def changed(self, before: Mapping[str, Tensor]) -> list[str]:
         """Return the names of the buffers that differ from `before`."""
@@ -111,12 +133,15 @@ class _ForwardResult:
 class _Probe:
     """Trial forward passes through one module; `name` is its name in messages."""
 
-    def __init__(self, name: str, module: nn.Module, forward: Forward, dtype: torch.dtype) -> None:
+    def __init__(self, name: str, module: nn.Module, forward: Forward, width: int, dtype: torch.dtype) -> None:
+        """Create the probe of a module that takes `width` features."""
         self._name = name
-        self._module, self._forward, self._dtype = module, forward, dtype
+        self._module, self._forward, self._width, self._dtype = module, forward, width, dtype
         self._buffers = dict(module.named_buffers())
         self._before = {name: buffer.clone() for name, buffer in self._buffers.items()}
         self._saved = persistent_buffers(module)
+        self._accepted: _Inputs | None = None
+        """The first inputs from which the module computed finite outputs."""
 
     def __call__(self, inputs: Sequence[_Inputs]) -> list[str]:
         """Return the names of the buffers that training changes.
@@ -138,10 +163,10 @@ class _Probe:
             else:
                 changed = self._find_changes(train, again, evaluation)
                 self._check_rows(train.outputs, part.outputs)
+                self._check_gradient(train)
+                self._accepted = tried
                 return changed
-        failure = self._error(f"its forward pass fails: {type(failures[0]).__name__}: {one_line(failures[0])}")
-        failure.add_note("".join(traceback.format_exception(failures[0])).rstrip())
-        raise failure
+        raise self._failure(failures[0])
 
     def _check_layers(self) -> None:
         for name, parameter in self._module.named_parameters():
@@ -170,36 +195,57 @@ class _Probe:
                 raise _WrongOutputs(
                     f"it returns numbers of type {found}: {expected}, the type of the weights, was expected"
                 )
+            if not output.isfinite().all():
+                raise _NotFinite("NaN" if output.isnan().any() else "infinity")
 
     def _check_rows(self, whole: Sequence[Tensor], part: Sequence[Tensor]) -> None:
         """Raise ValueError unless outputs for some of the inputs are those for all of them, up to rounding."""
         for all_rows, some_rows in zip(whole, part, strict=True):
-            expected = all_rows[_SOME]
-            tolerance = _ROUNDING * float(expected.nan_to_num().abs().max())
-            if not torch.allclose(some_rows, expected, rtol=0, atol=tolerance, equal_nan=True):
+            if not _close(some_rows, all_rows[_SOME]):
                 raise self._error(
                     "its output for one observation depends on the other observations of the batch, so that results would depend on the "
                     "number of ranks; compute every row by itself"
                 )
 
-    def _run(self, tried: _Inputs, training: bool, rows: slice) -> _ForwardResult:
-        """Run a forward pass of some rows, and restore the mode and the buffers of the module afterwards."""
+    def _check_gradient(self, result: _ForwardResult) -> None:
+        if not result.has_gradient and any(True for _ in self._module.parameters()):
+            raise self._error(
+                "its output has no gradient, so that its parameters would not be trained; remove detach() and torch.no_grad()"
+            )
+
+    def check_steps(self) -> None:
+        """Raise ValueError unless the methods `step` and `sequence` of a core compute the same, up to rounding."""
+        assert self._accepted is not None
+        try:
+            *stepped, outputs, last = self._run(self._accepted, False, _ALL, _step_and_replay).outputs
+        except Exception as error:
+            raise self._failure(error) from None
+        for expected, found in zip(stepped, (outputs, last), strict=True):
+            if expected.shape != found.shape or not _close(found, expected):
+                raise self._error(
+                    "its methods step and sequence give different results for the same observations; the state must be zeros where `resets` is True"
+                )
+
+    def _run(self, tried: _Inputs, training: bool, rows: slice, forward: Forward | None = None) -> _ForwardResult:
+        """Run a forward pass of some rows, `forward` or the one that is tried, and restore the mode and the buffers of the module afterwards."""
         mode = self._module.training
         self._module.train(training)
         try:
             # `seeded` holds a lock, so that other threads do not draw meanwhile
             with seeded(torch.Generator().manual_seed(0)), torch.set_grad_enabled(training):
                 state = torch.get_rng_state()
-                outputs = self._forward(self._module, tried, rows)
+                images = tuple(image[rows] for image in tried.images)
+                outputs = (forward or self._forward)(self._module, tried.numbers[rows, : self._width], images)
                 for output in outputs:
                     if not isinstance(output, Tensor):
                         raise _WrongOutputs(
                             f"its forward pass returns a {type(output).__name__}: a tensor was expected"
                         )
+                has_gradient = outputs[0].requires_grad
                 outputs = [output.detach().clone() for output in outputs]
                 drew = not torch.equal(torch.get_rng_state(), state)
             after = {name: buffer.clone() for name, buffer in self._module.named_buffers()}
-            return _ForwardResult(outputs, after, drew)
+            return _ForwardResult(outputs, after, drew, has_gradient)
         finally:
             self._module.train(mode)
             self._restore()
@@ -249,8 +295,21 @@ class _Probe:
                 f"its buffer {name!r} changes in evaluation mode too; change it only where self.training is True"
             )
 
+    def _failure(self, error: Exception) -> ValueError:
+        if isinstance(error, _NotFinite):
+            return self._error(f"its forward pass returns {error} for finite observations")
+        failure = self._error(f"its forward pass fails: {type(error).__name__}: {one_line(error)}")
+        failure.add_note("".join(traceback.format_exception(error)).rstrip())
+        return failure
+
     def _error(self, reason: str) -> ValueError:
         return ValueError(f"{self._name}: {reason}")
+
+
+def _close(found: Tensor, expected: Tensor) -> bool:
+    """Return True if two tensors are equal up to rounding."""
+    tolerance = _ROUNDING * float(expected.nan_to_num().abs().max())
+    return torch.allclose(found, expected, rtol=0, atol=tolerance, equal_nan=True)
 
 
 def _bitwise_equal(first: Tensor | None, second: Tensor | None) -> bool:

@@ -150,6 +150,19 @@ def test_bad_input_is_refused_in_one_line(tmp_path: Path) -> None:
             lockstep.train(**SMALL, out=tmp_path, **settings)
 
 
+def test_a_registered_game_without_the_engine_names_it() -> None:
+    gym.register("Visit-v0", Visit)  # type: ignore[arg-type]
+    try:
+        with pytest.raises(
+            ValueError,
+            match=r"^env.id is 'Visit-v0': the environment has several agents; set env.engine to 'pettingzoo'$",
+        ):
+            describe_env(EnvConfig("Visit-v0", "gymnasium"))
+        describe_env(EnvConfig("Visit-v0", "pettingzoo"))
+    finally:
+        del gym.registry["Visit-v0"]
+
+
 def test_absent_agents_are_no_episodes_and_a_run_resumes_exactly(tmp_path: Path) -> None:
     env = {"id": Visit, "engine": "pettingzoo", "count": 6}
     settings = {**SMALL, "total_steps": 1152, "out": tmp_path}

@@ -57,11 +57,14 @@ def test_wrapper_is_written_as_a_call(text: str, expected: WrapperCall) -> None:
         "A(",
         "A(**{'x': 1})",
         "A; B",
+        "RecordVideo(video_folder=films)",
         "(" * 300,
     ],
 )
 def test_other_text_is_refused_in_one_line(text: str) -> None:
-    with pytest.raises(ValueError, match=r"^env\.wrappers has .*with arguments by name$") as refused:
+    with pytest.raises(
+        ValueError, match=r"^env\.wrappers has .*with arguments by name, and text in quotes$"
+    ) as refused:
         EnvConfig(wrappers=(text,))
     assert "\n" not in str(refused.value)
 
@@ -168,3 +171,7 @@ def test_unknown_wrapper_names_the_module(module: str) -> None:
 def test_engines_that_step_batches_refuse_wrappers(engine: Any) -> None:
     with pytest.raises(ValueError, match=f"^env.engine is '{engine}', which can't apply env.wrappers"):
         EnvConfig(engine=engine, wrappers=("FlattenObservation",))
+    with pytest.raises(
+        ValueError, match=r"^env.engine is 'pettingzoo', which can't apply env.wrappers; leave them out$"
+    ):
+        EnvConfig(engine="pettingzoo", wrappers=("FlattenObservation",))

@@ -20,7 +20,7 @@ from lockstep.envs.engine import EnvironmentFailed
 from lockstep.envs.envpool_import import registration
 from lockstep.envs.families import ATARI, SHIPPED, base_of, check_id, family_of, is_vector_only
 from lockstep.envs.functions import is_function, is_vector_function, make_registered, make_registered_vector
-from lockstep.envs.parallel import is_parallel_id, make_parallel
+from lockstep.envs.parallel import is_parallel, is_parallel_id, make_parallel
 from lockstep.envs.settings import EnvConfig
 from lockstep.envs.tasks.no_velocity import NO_VELOCITY_TASKS, SelectColumns, selected_space
 from lockstep.envs.turns import TurnTaking
@@ -262,6 +262,10 @@ class EnvFactory:
         reason = (
             " ".join(str(error).split()).split(" was raised from the environment creator")[0] or type(error).__name__
         )
+        if "must inherit from the gymnasium.Env class" in reason and is_parallel(self.env_id, self.options):
+            return ValueError(
+                f"env.id is {self.env_id!r}: the environment has several agents; set env.engine to 'pettingzoo'"
+            )
         unknown = re.search(r"unexpected keyword argument '(\w+)'", reason)
         if unknown and unknown[1] in self.options:
             return ValueError(f"env.options has {unknown[1]!r}, which {self.env_id} does not take")

@@ -12,7 +12,7 @@ import gymnasium as gym
 
 from lockstep.envs.functions import check_new, registered_function
 
-__all__ = ["check_parallel_id", "common_space", "is_parallel_id", "make_parallel"]
+__all__ = ["check_parallel_id", "common_space", "is_parallel", "is_parallel_id", "make_parallel"]
 
 _PACKAGES = ("pettingzoo", "mpe2")
 """Packages with environments: those of MPE have moved from PettingZoo to mpe2."""
@@ -65,6 +65,15 @@ def make_parallel(env_id: str, options: Mapping[str, Any], render_mode: str | No
     if not callable(env.observation_space) or not env.possible_agents:
         raise ValueError("engine 'pettingzoo' needs a pettingzoo.ParallelEnv with at least one agent")
     return env
+
+
+def is_parallel(env_id: str, options: Mapping[str, Any]) -> bool:
+    """Return True if the id of Gymnasium's registry makes a parallel environment. It creates one."""
+    try:
+        make_parallel(env_id, options).close()
+    except Exception:
+        return False
+    return True
 
 
 def common_space(env: Any, name: str, env_id: str) -> gym.Space[Any]:

@@ -65,9 +65,8 @@ class EnvConfig:
         for wrapper in self.wrappers:
             parse_wrapper(wrapper)
         if self.wrappers and self.engine not in ("auto", "gymnasium", "gymnasium-async"):
-            raise ValueError(
-                f"env.engine is {self.engine!r}, which can't apply env.wrappers; use 'gymnasium' or 'gymnasium-async'"
-            )
+            advice = "leave them out" if self.engine == "pettingzoo" else "use 'gymnasium' or 'gymnasium-async'"
+            raise ValueError(f"env.engine is {self.engine!r}, which can't apply env.wrappers; {advice}")
         if self.on_fault == "replace" and self.engine not in ("auto", "gymnasium-async"):
             advice = "leave it out" if self.engine == "pettingzoo" else "use 'gymnasium-async'"
             raise ValueError(

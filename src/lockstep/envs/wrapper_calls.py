@@ -26,4 +26,6 @@ def parse_wrapper(text: str) -> WrapperCall:
             raise ValueError
         return WrapperCall(call.func.id, {str(word.arg): ast.literal_eval(word.value) for word in call.keywords})
     except (SyntaxError, ValueError, TypeError, MemoryError, RecursionError):
-        raise ValueError(f"env.wrappers has {text!r:.90}: {_FORM}, with arguments by name") from None
+        raise ValueError(
+            f"env.wrappers has {text!r:.90}: {_FORM}, with arguments by name, and text in quotes"
+        ) from None

@@ -39,6 +39,7 @@ from lockstep import presets
 from lockstep.config.compose import load, merged_tree
 from lockstep.config.decode import encode
 from lockstep.config.flags import as_flags
+from lockstep.config.versions import with_present_names
 from lockstep.run.stop import listen
 
 IGNORED = {"run.name", "run.folder", "run.seed", "run.progress", "run.loggers"}
@@ -68,7 +69,7 @@ def experiment(task: Task, scale: float) -> dict[str, object]:
 def changed(task: Task, scale: float, config: dict[str, object]) -> list[str]:
     """Return the fields that have other values than in an earlier `experiment`, such as defaults that have changed."""
     now = experiment(task, scale)
-    return [name for name, value in config.items() if name in now and now[name] != value]
+    return [name for name, value in with_present_names(config).items() if name in now and now[name] != value]
 
 
 def beside(folder: Path, suffix: str) -> Path:

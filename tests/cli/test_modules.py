@@ -1,7 +1,6 @@
 """Environments in a user's module, which is imported only if the command line names it."""
 
 import json
-import re
 import sys
 from pathlib import Path
 
@@ -238,25 +237,3 @@ def test_bench_measures_an_environment_of_a_module(run_cli, module: Path) -> Non
     words = ("--iterations", 5, "--repeats", 1, "--env.module", "my_envs")
     finished = run_cli("bench", "throughput", *FLAGS[:-4], *words)
     assert finished.rc == 0, finished
-
-
-def test_head_that_does_not_fit_is_refused_before_the_run_starts(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "narrow_head.py").write_text(
-        "import lockstep\nfrom torch import nn\n"
-        "class Narrow(nn.Linear):\n"
-        "    output_size = 7\n"
-        "    def __init__(self, inputs, policy):\n"
-        "        super().__init__(inputs, 5)\n"
-        "lockstep.register_head('narrow', Narrow)\n"
-    )
-    words = ["train", "cartpole", "--env.module", "narrow_head", "--policy.head"]
-    assert main([*words, "narrow"]) == 2
-    problem = "it returns 5 numbers for each observation, but its output_size is 7"
-    assert capsys.readouterr().err == f"lockstep: policy.head is 'narrow': {problem}\n"
-    assert main([*words, "narow"]) == 2
-    line = r"lockstep: policy\.head is 'narow': it must be one of mlp, .*narrow, or a name that the module of --env\.module registers\n"
-    assert re.fullmatch(line, capsys.readouterr().err)  # other tests register heads too
-    assert not (tmp_path / "runs").exists()

@@ -117,16 +117,6 @@ def test_modules_whose_results_depend_on_the_number_of_ranks_are_rejected(encode
     assert "\n" not in str(caught.value)
 
 
-def test_a_core_is_probed_too(monkeypatch: pytest.MonkeyPatch) -> None:
-    class DropoutCore(MinGru):
-        def step(self, features: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
-            return super().step(nn.functional.dropout(features), state)
-
-    monkeypatch.setitem(registry._CORES, "drops", DropoutCore)
-    with pytest.raises(ValueError, match=r"^policy\.core is 'drops': it draws from PyTorch's global random generator"):
-        agent_of(core="drops", core_size=4)
-
-
 @pytest.mark.parametrize("kind", ["encoder", "core", "head"])
 @pytest.mark.parametrize(
     ("size", "problem"),
@@ -184,65 +174,6 @@ def test_modules_with_wrong_results_are_rejected(
     assert "\n" not in str(caught.value)
     if "fails" in problem:
         assert "in forward" in caught.value.__notes__[0]
-
-
-def test_a_core_with_wrong_results_is_rejected(monkeypatch: pytest.MonkeyPatch) -> None:
-    class Wide(MinGru):
-        def step(self, features: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
-            outputs, after = super().step(features, state)
-            return outputs, after.float()
-
-    monkeypatch.setitem(registry._CORES, "wide", Wide)
-    with pytest.raises(ValueError, match=r"^policy\.core is 'wide': it returns numbers of type float32: float64"):
-        agent_of(core="wide", core_size=4)
-
-
-class Stepwise(nn.Module):
-    """Core whose `sequence` is `step` in a loop, except for a fault."""
-
-    def __init__(self, inputs: int, size: int, layers: int) -> None:
-        super().__init__()
-        self.output_size = self.state_size = size
-        self.inputs = nn.Linear(inputs, size)
-
-    def step(self, features: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
-        state = (state + self.inputs(features)).tanh()
-        return state, state
-
-    def sequence(self, features: Tensor, state: Tensor, resets: Tensor) -> tuple[Tensor, Tensor]:
-        outputs = list[Tensor]()
-        for row, reset in zip(features, resets, strict=True):
-            outputs.append(state := self.step(row, torch.where(reset.unsqueeze(1), 0, state))[1])
-        return torch.stack(outputs), state
-
-
-class IgnoresResets(Stepwise):
-    def sequence(self, features: Tensor, state: Tensor, resets: Tensor) -> tuple[Tensor, Tensor]:
-        return super().sequence(features, state, torch.zeros_like(resets))
-
-
-class IgnoresState(Stepwise):
-    def sequence(self, features: Tensor, state: Tensor, resets: Tensor) -> tuple[Tensor, Tensor]:
-        return super().sequence(features, torch.zeros_like(state), resets)
-
-
-class WrongState(Stepwise):
-    def sequence(self, features: Tensor, state: Tensor, resets: Tensor) -> tuple[Tensor, Tensor]:
-        outputs, last = super().sequence(features, state, resets)
-        return outputs, -last
-
-
-@pytest.mark.parametrize("wrong", [IgnoresResets, IgnoresState, WrongState])
-def test_a_core_whose_step_and_sequence_differ_is_rejected(
-    monkeypatch: pytest.MonkeyPatch, wrong: type[Stepwise]
-) -> None:
-    monkeypatch.setitem(registry._CORES, "own", Stepwise)
-    agent_of(core="own", core_size=4)
-    monkeypatch.setitem(registry._CORES, "own", wrong)
-    with pytest.raises(
-        ValueError, match=r"^policy\.core is 'own': its methods step and sequence give different results"
-    ):
-        agent_of(core="own", core_size=4)
 
 
 @pytest.mark.parametrize("kind", ["encoder", "head"])

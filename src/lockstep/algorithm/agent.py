@@ -38,7 +38,7 @@ from lockstep.models.flat import FlatParameters
 from lockstep.models.normalization import RunningStatistics
 from lockstep.models.numpy_policy import ArrayTransform, NumpyPolicy, identity
 from lockstep.models.policy import Autocast, Policy
-from lockstep.models.probe import changed_buffers
+from lockstep.models.probe import probe_modules
 from lockstep.models.registry import is_registered, registrable_names
 from lockstep.models.settings import PolicyConfig
 from lockstep.models.state import check_finite, check_state
@@ -99,7 +99,7 @@ class Agent:
         """The source of intrinsic rewards, if there is one."""
         changed = []
         if device.type != "meta":  # nothing can be computed on that device
-            changed = changed_buffers(self.policy, config, spaces.feature_size, spaces.images, dtype)
+            changed = probe_modules(self.policy, config, spaces.feature_size, spaces.images, dtype)
         self.networks = Networks(self.policy, self.curiosity).to(device)
         self.flat = FlatParameters(self.networks.parameter_groups())
         self.buffers = persistent_buffers(self.networks)

@@ -1,4 +1,4 @@
-"""Trial forward passes through user-defined encoders, cores and heads, to find the buffers they change and noise they draw."""
+"""Trial forward passes through user-defined encoders, cores and heads: buffers that training changes, and modules to reject."""
 
 import traceback
 from collections.abc import Callable, Mapping, Sequence
@@ -17,7 +17,7 @@ from lockstep.models.policy import Policy
 from lockstep.models.registry import Kind, is_registered
 from lockstep.models.settings import PolicyConfig
 
-__all__ = ["changed_buffers"]
+__all__ = ["probe_modules"]
 
 _STEPS, _ROWS = 2, 4
 _ALL, _SOME = slice(None), slice(1, 3)
@@ -37,13 +37,14 @@ class _WrongOutputs(Exception):
     """A forward pass returned something else than tensors of the right shape and type."""
 
 
-def changed_buffers(
+def probe_modules(
     policy: Policy, config: PolicyConfig, features: int, images: Sequence[tuple[int, int, int]], dtype: torch.dtype
 ) -> list[str]:
-    """Return the names of the policy's buffers that a forward pass in training mode changes.
+    """Try registered (user-defined) encoders, cores and heads, and return the names of the policy's buffers that training changes.
 
-    Only registered (user-defined) encoders, cores and heads are tried. `features` is the number of features without the mask.
-    Raises ValueError, with a message of one line, for a module whose results would depend on the number of ranks.
+    `features` is the number of features without the mask. Raises ValueError, with a message of one line, for a module that fails, whose
+    outputs have a wrong shape or type or are not finite, that would not be trained, whose results would depend on the number of ranks, and
+    for a core whose `step` and `sequence` differ.
     """
     widths = policy.encoder_widths(config)
     cores = policy.core, policy.critic_core or policy.core
@@ -79,7 +80,7 @@ def _apply(head: nn.Module, features: Tensor, images: tuple[Tensor, ...]) -> Out
 def _remember(core: Core, features: Tensor, images: tuple[Tensor, ...]) -> Outputs:
     state, resets = features.new_zeros(len(features), core.state_size), torch.zeros(_STEPS, len(features)).bool()
     outputs, last = core.sequence(features.repeat(_STEPS, 1, 1), state, resets)
-    return [*core.step(features, state), outputs.transpose(0, 1), last]
+    return [*outputs, last, *core.step(features, state)]  # first what is trained: `step` is for acting
 
 
 def _step_and_replay(core: Core, features: Tensor, images: tuple[Tensor, ...]) -> Outputs:
@@ -218,6 +219,8 @@ class _Probe:
         assert self._accepted is not None
         try:
             *stepped, outputs, last = self._run(self._accepted, False, _ALL, _step_and_replay).outputs
+        except _WrongOutputs as error:
+            raise self._error(str(error)) from None
         except Exception as error:
             raise self._failure(error) from None
         for expected, found in zip(stepped, (outputs, last), strict=True):

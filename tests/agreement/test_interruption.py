@@ -226,13 +226,15 @@ def test_signal_during_compilation_stops_the_run(
     run_cli, begin, same, monkeypatch: pytest.MonkeyPatch, environ, tmp_path: Path, ranks: int, plan: str
 ) -> None:
     cache, shared = tmp_path / "cache", os.environ["LOCKSTEP_CACHE"]
-    environ["LOCKSTEP_CACHE"] = str(cache)
+    temporary = tmp_path / "temporary"
+    temporary.mkdir()
+    environ["LOCKSTEP_CACHE"], environ["TMPDIR"] = str(cache), str(temporary)
     shape = ("--rollout.steps", 128, "--ppo.minibatches", 2, "--total-steps", 8 * 128 * 3)  # as in test_compiled.py
     launcher = begin(
         *("train", "--env", "CartPole-v1", *shape, "--runtime.compile", "on", "--ranks", ranks, "--plan", plan),
         *("--plan.shards", 2, "--run.progress", "off", "--out", tmp_path, "--name", "run"),
     )
-    wait_for(lambda: list(cache.glob("building-*/*")), "the compiler")
+    wait_for(lambda: [*cache.glob("building-*/*.s"), *temporary.glob("*.s")], "the compiler")
     launcher.send_signal(signal.SIGTERM)
     out, err = launcher.communicate(timeout=60)
     assert launcher.returncode == 75, out + err
@@ -241,6 +243,7 @@ def test_signal_during_compilation_stops_the_run(
     left = {path.name.partition(".")[0] for path in cache.iterdir() if not path.name.startswith("lock-")}
     assert len(left) <= 1, "one of the libraries may be complete, but nothing else"
     assert not list(cache.glob("building-*"))
+    assert not list(temporary.glob("cc*")), "temporary files of the compiler"
     assert not ranks_of(tmp_path / "run")
     start = json.loads((tmp_path / "run" / "starts.jsonl").read_text().splitlines()[-1])
     assert (start["event"], start["how"], start["why"]) == ("end", "stopped", "SIGTERM")

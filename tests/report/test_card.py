@@ -53,6 +53,22 @@ def metadata(card: str) -> Any:
     return yaml.safe_load(re.split(r"^---\n", card, maxsplit=2, flags=re.MULTILINE)[1])
 
 
+def test_a_run_that_ended_early_says_why() -> None:
+    config = dataclasses.replace(Config(), run=dataclasses.replace(Config().run, stop_at_return=-150))
+    ended = summary(config=config, iteration=9, iterations=73)
+    assert "in 9 of 73 iterations, because run.stop_at_return (-150) was reached. The weights" in write_card(
+        ended, EVALUATED, "me/first", None
+    )
+    assert "in 9 of 9 iterations. The weights" in write_card(
+        summary(iteration=9, iterations=9), EVALUATED, "me/first", None
+    )
+
+
+def test_the_number_of_episodes_of_a_short_run() -> None:
+    card = write_card(summary(final=ReturnMilestone(12.5, 15, 3678, 3.0, 8)), EVALUATED, "me/first", None)
+    assert "12.5, last 8 episodes" in card
+
+
 def test_metadata_for_the_hub() -> None:
     card_data = metadata(write_card(summary(), EVALUATED, "me/first", None))
     assert card_data["library_name"] == "lockstep"

@@ -130,9 +130,9 @@ def test_a_pruned_run_says_so(tmp_path: Path) -> None:
     ("goal", "hook", "reason"),
     [
         (7.5, False, "because run.stop_at_return (7.5) was reached."),
-        (7.5, True, "by a hook."),
-        (None, True, "by a hook."),
-        (None, False, "by run.stop_at_return or a hook."),
+        (7.5, True, "ended by a hook."),
+        (None, True, "ended by a hook."),
+        (None, False, "ended by run.stop_at_return or a hook."),
     ],
 )
 def test_a_run_that_ended_before_its_budget_was_used_up_says_why(

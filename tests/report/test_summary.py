@@ -10,7 +10,7 @@ import pytest
 from lockstep import presets
 from lockstep.config import VERSION
 from lockstep.presets.families import FAMILIES
-from lockstep.report.summary import RunSummary, summarize
+from lockstep.report.summary import ReturnMilestone, RunSummary, summarize
 from lockstep.run.folder import RunFolder
 
 SHORT = (
@@ -92,6 +92,17 @@ def test_summary_of_an_incomplete_row(tmp_path: Path) -> None:
     summary = read_summary(make_run(tmp_path, f"{json.dumps(row)}\n" + '{"iteration": 2, "env_st'))
     assert (summary.iteration, summary.env_steps, summary.steps_per_second, summary.digest) == (1, 1000, 500, "ab")
     assert summary.final is None
+
+
+def test_the_final_return_of_a_run_with_few_episodes_is_the_mean_of_all(tmp_path: Path) -> None:
+    rows = [
+        {"iteration": 1, "env_steps": 1000, "seconds": 2.0, "episodes": 1, "return_mean": 4.0},
+        {"iteration": 2, "env_steps": 2000, "seconds": 4.0, "episodes": 3, "return_mean": 8.0},
+        {"iteration": 3, "env_steps": 3000, "seconds": 6.0, "episodes": 0, "return_mean": None},
+    ]
+    summary = read_summary(make_run(tmp_path, "".join(f"{json.dumps(row)}\n" for row in rows)))
+    assert summary.final == ReturnMilestone(7.0, 3, 3000, 6.0, episodes=4)
+    assert summary.best is None
 
 
 def test_summary_of_a_running_run(tmp_path: Path) -> None:

@@ -1,5 +1,6 @@
 """Building libraries with the C++ compiler, in child processes, into the cache."""
 
+import os
 import shutil
 import subprocess
 import sys
@@ -112,8 +113,14 @@ class _Build:
 def _compile(command: Sequence[str], folder: Path) -> None:
     """Run the compiler. If it fails, write its message and raise."""
     try:
+        # a compiler that is killed leaves its temporary files: they must be in the folder, which is removed
         finished = subprocess.run(
-            [*command, str(folder / _BUILT)], capture_output=True, text=True, check=False, errors="replace"
+            [*command, str(folder / _BUILT)],
+            env={**os.environ, "TMPDIR": str(folder)},
+            capture_output=True,
+            text=True,
+            check=False,
+            errors="replace",
         )
         if finished.returncode:
             raise RuntimeError(finished.stderr)

@@ -79,9 +79,10 @@ def _mean_and_std(evaluated: Evaluated) -> str:
 def _introduction(run: RunSummary, evaluated: Evaluated) -> str:
     preset = f"the preset {_code(run.preset)}" if run.preset else "no preset"
     state = "finished" if run.status == "finished" else "not finished"
+    reason = f", {run.early_end}" if run.early_end else ""
     return (
         f"An agent that lockstep trained on {_code(run.config.env.id)}, with {preset} and seed {run.config.run.seed}. Training is {state}: "
-        f"{run.env_steps:,} environment steps in {run.iteration:,} of {run.iterations:,} iterations. The weights are those after iteration "
+        f"{run.env_steps:,} environment steps in {run.iteration:,} of {run.iterations:,} iterations{reason}. The weights are those after iteration "
         f"{evaluated.iteration:,}."
     )
 
@@ -96,7 +97,8 @@ def _results(run: RunSummary, evaluated: Evaluated) -> Iterator[str]:
         count = len(run.sampled.result.returns)
         rows += [("with sampled actions", f"{_mean_and_std(run.sampled)}, {count} episodes (evaluation-sampled.json)")]
     if run.final:
-        rows += [("mean return at the end of training", f"{run.final.value:.5g}, last 20 episodes")]
+        episodes = counted(run.final.episodes, "episode")
+        rows += [("mean return at the end of training", f"{run.final.value:.5g}, last {episodes}")]
     if run.goal is not None:
         reached = f"reached after {run.solved.env_steps:,} training steps" if run.solved else "not reached in training"
         rows += [("target return", f"{run.goal:g}: {reached}")]

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from lockstep.config.flags import as_text
 from lockstep.files import write_atomically
+from lockstep.messages import counted
 from lockstep.report.timing import plain_number
 
 if TYPE_CHECKING:
@@ -60,7 +61,7 @@ def _environment() -> "Environment":
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    filters: dict[str, Callable[..., str]] = {
+    filters: dict[str, Callable[..., Any]] = {
         "integer": "{:,}".format,
         "short": short,
         "duration": lambda seconds: duration(seconds).replace(" ", "\u00a0"),  # a line must not end before the unit
@@ -69,6 +70,8 @@ def _environment() -> "Environment":
             f"{value:.4g}" if isinstance(value, float) else "[]" if value == [] else as_text(value)
         ),
         "number": plain_number,
+        "counted": counted,
+        "zip": zip,
         "quoted": lambda path: shlex.quote(str(path)),
     }
     environment.filters |= filters

@@ -19,9 +19,11 @@ from lockstep.experiment.resolve import iterations
 from lockstep.files import read_file
 from lockstep.report.evaluate import EVALUATION, SAMPLED_EVALUATION, Evaluation
 from lockstep.report.experiments import AUTO_RESOLVED
+from lockstep.run.episodes import WINDOW
 from lockstep.run.evaluations import read_best
 from lockstep.run.folder import RunFolder
 from lockstep.telemetry.attempts import Start, read_starts
+from lockstep.telemetry.status import RecentReturn
 
 __all__ = ["Evaluated", "Machine", "ReturnMilestone", "RunSummary", "Setting", "summarize"]
 
@@ -36,13 +38,15 @@ _OMITTED = {f"run.{field}" for field in ("folder", "name", "progress", "log_ever
 
 @dataclass(frozen=True)
 class ReturnMilestone:
-    """Mean return of 20 episodes, and the point of training at which it was measured."""
+    """Mean return of the last episodes, and the point of training at which it was measured."""
 
     value: float
     iteration: int
     env_steps: int
     seconds: float
     """Training time, summed over all attempts of an interrupted run."""
+    episodes: int = WINDOW
+    """Number of episodes."""
 
 
 @dataclass(frozen=True)
@@ -113,7 +117,7 @@ class RunSummary:
     returns: Sequence[float]
     """Returns of the last training episodes up to the newest checkpoint, at most 20."""
     final: ReturnMilestone | None
-    """Last mean return of 20 episodes."""
+    """Last mean return of 20 episodes; of all episodes if fewer have ended."""
     best: ReturnMilestone | None
     """Highest mean return of 20 episodes."""
     solved: ReturnMilestone | None
@@ -148,6 +152,20 @@ class RunSummary:
     def goal(self) -> float | None:
         """Value of `run.solved_return`."""
         return self.config.run.solved_return
+
+    @property
+    def early_end(self) -> str | None:
+        """Why training ended before its budget was used up, as the end of a sentence; None if it did not."""
+        if self.status != "finished" or self.iteration >= self.iterations:
+            return None
+        if self.ended_by_hook:
+            return "ended by a hook"
+        goal = self.config.run.stop_at_return  # `resume` may have removed it since
+        return (
+            "ended by run.stop_at_return or a hook"
+            if goal is None
+            else f"because run.stop_at_return ({goal:g}) was reached"
+        )
 
     @property
     def steps_per_second(self) -> float | None:
@@ -225,7 +243,7 @@ def summarize(folder: RunFolder) -> RunSummary:
         env_steps=int(_number(last, "env_steps") or 0),
         seconds=_number(last, "seconds") or 0.0,
         returns=_last_returns(folder, newest),
-        final=milestones[-1] if milestones else None,
+        final=milestones[-1] if milestones else _mean_of_all(rows),
         best=max(milestones, key=lambda mark: mark.value, default=None),
         solved=next((mark for mark in milestones if goal is not None and mark.value >= goal), None),
         evaluated=_evaluated(folder, EVALUATION, "lockstep eval"),
@@ -257,11 +275,19 @@ def _number(row: Mapping[str, Any], name: str) -> float | None:
     return value if isinstance(value, (int, float)) and math.isfinite(value) else None
 
 
-def _milestone(row: Mapping[str, Any]) -> ReturnMilestone | None:
+def _milestone(row: Mapping[str, Any], episodes: int = WINDOW) -> ReturnMilestone | None:
     value, iteration = _number(row, "return_mean_20"), _number(row, "iteration")
     if value is None or iteration is None:
         return None
-    return ReturnMilestone(value, int(iteration), int(_number(row, "env_steps") or 0), _number(row, "seconds") or 0.0)
+    return ReturnMilestone(
+        value, int(iteration), int(_number(row, "env_steps") or 0), _number(row, "seconds") or 0.0, episodes
+    )
+
+
+def _mean_of_all(rows: Rows) -> ReturnMilestone | None:
+    """Return the mean return of a run in which fewer than 20 episodes have ended; None if none has."""
+    recent = RecentReturn(rows)
+    return None if recent.mean is None else _milestone({**rows[-1], "return_mean_20": recent.mean}, recent.episodes)
 
 
 def _digest(rows: Rows, iteration: int | None) -> str:

@@ -5,6 +5,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from lockstep.phases import PHASES
+from lockstep.run.episodes import WINDOW
 
 __all__ = ["RecentReturn", "RunStatus", "number"]
 
@@ -34,6 +35,11 @@ class RecentReturn:
         self._total, self._count = 0.0, 0.0
         for row in rows:
             self.add(row)
+
+    @property
+    def episodes(self) -> int:
+        """Number of episodes of the mean."""
+        return min(int(self._count), WINDOW)
 
     def add(self, row: Mapping[str, object]) -> float | None:
         """Add the next row, and return the mean after it."""

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 import pytest
+from tests.quick_compiler import quick_compiler
 
 import lockstep
 from lockstep.compiling.compiler import find_compiler, library_name, variants
@@ -39,6 +40,8 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> Distribution:
     # the wheel is built from the unpacked source distribution, as a package index would build it
     command = [sys.executable, "-m", "build", "--no-isolation", "--outdir", str(folder), str(root)]
     environ = os.environ | {"GITHUB_SERVER_URL": "https://git.example", "GITHUB_REPOSITORY": "lab/lockstep"}
+    if find_compiler():
+        environ["CXX"] = str(quick_compiler(tmp_path_factory.mktemp("compiler")))
     done = subprocess.run(command, capture_output=True, text=True, check=False, env=environ)
     assert done.returncode == 0, done.stdout + done.stderr
     (wheel,), (source,) = folder.glob("*.whl"), folder.glob("*.tar.gz")

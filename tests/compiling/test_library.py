@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from tests.quick_compiler import quick_compiler
 
 from lockstep.compiling import library as library_module
 from lockstep.compiling.build import CompilerFailed
@@ -18,23 +19,11 @@ from lockstep.processes.portable import missing_instructions
 
 pytestmark = pytest.mark.skipif(shutil.which("g++") is None, reason="there is no g++")
 
-COMPILER = """#!/bin/sh
-echo called >> {folder}/calls
-for word; do last=$word; done
-case "$*" in *avx512*) from={avx512} ;; *) from={avx2} ;; esac
-cp $from $last
-"""
-"""A compiler that copies libraries which were built before, so that a test need not wait for g++."""
-
 
 @pytest.fixture(name="quick")
 def fixture_quick(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Use an empty cache and a compiler that copies libraries. Return the folder of the cache."""
-    built = [*library_module._built(lambda: None, lambda: None).values()]
-    compiler = tmp_path / "compiler"
-    compiler.write_text(COMPILER.format(folder=tmp_path, avx2=built[0], avx512=built[-1]))
-    compiler.chmod(0o755)
-    monkeypatch.setenv("CXX", str(compiler))
+    monkeypatch.setenv("CXX", str(quick_compiler(tmp_path)))
     monkeypatch.setenv("LOCKSTEP_CACHE", str(tmp_path / "cache"))
     return tmp_path / "cache"
 

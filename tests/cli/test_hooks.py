@@ -88,7 +88,10 @@ def test_resumed_run_ends_after_the_same_iteration_and_needs_its_hook_again(
     ended = run_cli("resume", "again", *hook)
     assert (ended.rc, ended.stdout) == (0, f"runs/again is complete: a hook ended training in iteration {LAST}\n")
     # the checkpoint of iteration 8 knows that the hook has ended training
-    assert run_cli("resume", "again", "--iteration", LAST - 1, "--run.hooks", "none", "--ranks", 2).rc == 0
+    resumed = run_cli("resume", "again", "--iteration", LAST - 1, "--run.hooks", "none", "--ranks", 2)
+    assert resumed.rc == 0
+    line = "the last start of this run called my_hooks:on_iteration after each iteration, and this one does not; "
+    assert f"lockstep: {line}give it again if it should\n" in resumed.stderr
     assert digests(tmp_path / "runs" / "again") == digests(whole)[:LAST]
 
 
@@ -220,3 +223,27 @@ def test_program_passes_a_function(whole: Path, tmp_path: Path, monkeypatch: pyt
     assert len(lockstep.train(config=dataclasses.replace(run.config, run=named)).metrics) == LAST
     two = lockstep.train(on_iteration=sys.modules["my_hooks"].on_iteration, ranks=2, **{**settings, "name": "two"})
     assert digests(two.path) == digests(whole)[:LAST]
+
+
+def test_resume_without_the_function_of_the_last_start_says_so(
+    capfd: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+
+    def look(iteration: lockstep.Iteration) -> None:
+        iteration.stop()
+
+    settings = {"env": {"id": "CartPole-v1", "count": 4}, "rollout": {"steps": 16}, "ppo": {"epochs": 1}}
+    run = lockstep.train(on_iteration=look, total_steps=4 * 16 * 4, name="looks", **settings)
+    assert len(run.metrics) == 2
+    capfd.readouterr()
+    calls: list[int] = []
+    for hook in (None, lambda iteration: calls.append(iteration.number), None):
+        lockstep.resume(run, iteration=0, on_iteration=hook)
+    lines = [line for line in capfd.readouterr().err.splitlines() if "the last start" in line]
+    names = [f"{__name__}:{look.__qualname__}", f"{__name__}:{look.__qualname__.replace('look', '<lambda>')}"]
+    assert calls == [1, 2, 3, 4]
+    assert lines == [
+        f"lockstep: the last start of this run called {name} after each iteration, and this one does not; give it again if it should"
+        for name in names
+    ]

@@ -144,13 +144,14 @@ def execute(
     Raises ValueError if the checkpoint does not fit, EnvironmentFailed, HookFailed, NonFinite, RankLost, RanksDiffer and
     ReplicasDiffer.
     """
+    from lockstep.experiment.hooks import hook_name
     from lockstep.experiment.same_ranks import check_same_folder
     from lockstep.telemetry.attempts import Attempt, record_attempt
 
     folder.make_absolute()
     group = runtime.group
     check_same_folder(group, folder, config.runtime.timeout)
-    start = folder, resume_from, iterations(config), group.size, config.plan.kind
+    start = folder, resume_from, iterations(config), group.size, config.plan.kind, "" if hook is None else hook_name(hook)
     with nullcontext(Attempt()) if group.rank else record_attempt(*start) as attempt:
         return _execute(folder, config, plan, runtime, resume_from, attempt, hook)
 

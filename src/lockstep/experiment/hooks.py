@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from lockstep.experiment.policy import TrainedPolicy
     from lockstep.run.run import HookResult
 
-__all__ = ["Hook", "HookFailed", "Iteration", "bind_hook", "import_hook", "importable_hook"]
+__all__ = ["Hook", "HookFailed", "Iteration", "bind_hook", "hook_name", "import_hook", "importable_hook"]
 
 _FUNCTION = "on_iteration"
 """Function of a module that is named without a function."""
@@ -97,6 +97,11 @@ def importable_hook(hook: Hook, ranks: int) -> str:
             f"ranks is {ranks}: other processes can't find on_iteration, which this program defines; put it into a module that it imports"
         )
     return found
+
+
+def hook_name(hook: Hook) -> str:
+    """Return `module:function`, for messages."""
+    return f"{hook.__module__}:{getattr(hook, '__qualname__', type(hook).__name__)}"
 
 
 def bind_hook(hook: Hook, config: Config, path: Path) -> "Callable[[Mapping[str, object], Agent], HookResult]":

@@ -5,6 +5,7 @@ The file holds one JSON object per start and at least one per end. A start witho
 
 import json
 import signal
+import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
@@ -48,6 +49,8 @@ class Start:
     """Package versions, by name of the distribution."""
     processor: str = ""
     """Type of the processor of rank 0, as `processor_type` returns it; empty in runs of an older lockstep."""
+    hook: str = ""
+    """Function that was called after each iteration, as `module:function`; empty if there was none."""
     ended: datetime | None = None
     """End time in UTC; None if the attempt is still running or was killed."""
     how: Literal["done", "stopped", "failed"] | None = None
@@ -70,14 +73,20 @@ class Attempt:
 
 
 @contextmanager
-def record_attempt(folder: RunFolder, iteration: int, last: int, ranks: int, plan: str) -> Iterator[Attempt]:
+def record_attempt(folder: RunFolder, iteration: int, last: int, ranks: int, plan: str, hook: str = "") -> Iterator[Attempt]:
     """Append a start to `starts.jsonl` now, and its end when the context exits.
 
-    For rank 0 only. The arguments after `folder` are fields of `Start`.
+    For rank 0 only. The arguments after `folder` are fields of `Start`. A line on standard error says so if the start before had a hook,
+    and this one has none.
     """
+    before = read_starts(folder)
+    if before and before[-1].hook and not hook:
+        text = f"the last start of this run called {before[-1].hook} after each iteration, and this one does not"
+        print(f"lockstep: {text}; give it again if it should", file=sys.stderr, flush=True)
     start = {"iteration": iteration, "last": last, "ranks": ranks, "plan": plan, "host": host_name()}
     here = {"packages": packages(), "processor": processor_type(is_portable())}
-    _append(folder, {"event": "start", "time": _now(), **start, **here})
+    hooks = {"hook": hook} if hook else {}
+    _append(folder, {"event": "start", "time": _now(), **start, **hooks, **here})
     attempt = Attempt()
     how, why = "done", ""
     try:
@@ -119,7 +128,7 @@ def read_starts(folder: RunFolder) -> list[Start]:
             if entry["event"] == "start":
                 numbers = {name: int(entry[name]) for name in ("iteration", "last", "ranks")}
                 texts = {name: str(entry[name]) for name in ("plan", "host")}
-                texts["processor"] = str(entry.get("processor", ""))
+                texts |= {name: str(entry.get(name, "")) for name in ("processor", "hook")}
                 starts.append(Start(begun=time, **numbers, **texts, packages=dict(entry["packages"])))  # type: ignore[arg-type]
             elif (
                 entry["event"] == "end" and starts and starts[-1].how in (None, "failed")

@@ -151,7 +151,14 @@ def execute(
     folder.make_absolute()
     group = runtime.group
     check_same_folder(group, folder, config.runtime.timeout)
-    start = folder, resume_from, iterations(config), group.size, config.plan.kind, "" if hook is None else hook_name(hook)
+    start = (
+        folder,
+        resume_from,
+        iterations(config),
+        group.size,
+        config.plan.kind,
+        "" if hook is None else hook_name(hook),
+    )
     with nullcontext(Attempt()) if group.rank else record_attempt(*start) as attempt:
         return _execute(folder, config, plan, runtime, resume_from, attempt, hook)
 

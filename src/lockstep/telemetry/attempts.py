@@ -73,7 +73,9 @@ class Attempt:
 
 
 @contextmanager
-def record_attempt(folder: RunFolder, iteration: int, last: int, ranks: int, plan: str, hook: str = "") -> Iterator[Attempt]:
+def record_attempt(
+    folder: RunFolder, iteration: int, last: int, ranks: int, plan: str, hook: str = ""
+) -> Iterator[Attempt]:
     """Append a start to `starts.jsonl` now, and its end when the context exits.
 
     For rank 0 only. The arguments after `folder` are fields of `Start`. A line on standard error says so if the start before had a hook,

@@ -66,6 +66,8 @@ def draw_trajectory(
         if strip is not None:
             extent = (-0.5, len(trajectory.rewards) - 0.5, 0, 1)
             all_axes[0].imshow(strip, extent=extent, aspect="auto", interpolation="antialiased")
+            for edge in np.linspace(*extent[:2], len(trajectory.frames) + 1)[1:-1]:  # dark frames would run together
+                all_axes[0].axvline(edge, color="white", linewidth=2)
             all_axes[0].set_axis_off()
         all_axes[-1].set_xlabel("step of the episode")
         all_axes[-1].xaxis.set_major_locator(matplotlib.ticker.MaxNLocator(10, integer=True, steps=(1, 2, 5, 10)))

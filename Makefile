@@ -1,8 +1,8 @@
 # Everything happens in .venv, which is made from constraints.txt when it is missing or older than what it is made from.
 PYTHON ?= python3
 VENV ?= .venv
-# Tests wait for a fifth of their time, for processes and timeouts: three fill two cores.
-JOBS ?= 3
+# Tests wait for processes and timeouts: four fill two cores.
+JOBS ?= 4
 RUNS ?= runs
 
 BIN := $(VENV)/bin

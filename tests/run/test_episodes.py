@@ -6,7 +6,8 @@ import torch
 
 from lockstep.randomness import stream
 from lockstep.rollout import Rollout, Sizes
-from lockstep.run.episodes import EPISODE_ROW, WINDOW, EpisodeWindow, write_episode_row
+from lockstep.run.episodes import EPISODE_ROW, EpisodeWindow, write_episode_row
+from lockstep.run.settings import WINDOW
 
 STEPS, ENVIRONMENTS = 30, 4
 

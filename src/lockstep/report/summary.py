@@ -19,9 +19,9 @@ from lockstep.experiment.resolve import iterations
 from lockstep.files import read_file
 from lockstep.report.evaluate import EVALUATION, SAMPLED_EVALUATION, Evaluation
 from lockstep.report.experiments import AUTO_RESOLVED
-from lockstep.run.episodes import WINDOW
 from lockstep.run.evaluations import read_best
 from lockstep.run.folder import RunFolder
+from lockstep.run.settings import WINDOW
 from lockstep.telemetry.attempts import Start, read_starts
 from lockstep.telemetry.status import RecentReturn
 

@@ -8,11 +8,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lockstep.rollout import Rollout
+from lockstep.run.settings import WINDOW
 
-__all__ = ["EPISODE_ROW", "WINDOW", "EpisodeWindow", "write_episode_row"]
+__all__ = ["EPISODE_ROW", "EpisodeWindow", "write_episode_row"]
 
-WINDOW = 20
-"""Number of episodes that `return_mean_20` averages."""
 _COLUMNS = 4
 _TOTALS = 6
 EPISODE_ROW = _TOTALS + WINDOW * _COLUMNS

@@ -5,7 +5,10 @@ import re
 from dataclasses import dataclass
 from typing import Literal
 
-__all__ = ["RunConfig"]
+__all__ = ["WINDOW", "RunConfig"]
+
+WINDOW = 20
+"""Number of episodes that `return_mean_20` averages."""
 
 
 @dataclass(frozen=True)

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from lockstep.phases import PHASES
-from lockstep.run.episodes import WINDOW
+from lockstep.run.settings import WINDOW
 
 __all__ = ["RecentReturn", "RunStatus", "number"]
 

@@ -37,8 +37,14 @@ def test_plans_over_two_hosts_give_the_bits_of_one_rank(
 ) -> None:
     single_rank_words = words[2:] if words[:1] == ("--plan",) else words
     assert run_cli("train", *TASK, *SHORT, *single_rank_words, "--name", "alone").rc == 0
+    train_on_hosts(places, (*TASK, *SHORT, *words), tmp_path, environ)
+    assert digests(tmp_path / "runs" / "hosts") == digests(tmp_path / "runs" / "alone")
+
+
+def train_on_hosts(places: tuple[int, ...], words: tuple[object, ...], folder: Path, environ: dict[str, str]) -> None:
+    """Train a run `runs/hosts` in `folder`, with one rank on the host `places[rank]` each."""
     meeting = ("--runtime.rendezvous", f"tcp://{ADDRESSES[0]}:29519")
-    command = ["train", *TASK, *SHORT, *words, *meeting, "--out", tmp_path / "runs", "--name", "hosts"]
+    command = ["train", *words, *meeting, "--out", folder / "runs", "--name", "hosts"]
     ranks = []
     for rank, place in enumerate(places):
         local = {"LOCAL_RANK": places[:rank].count(place), "LOCAL_WORLD_SIZE": places.count(place)}
@@ -46,11 +52,51 @@ def test_plans_over_two_hosts_give_the_bits_of_one_rank(
         variables = environ | {name: str(value) for name, value in rank_variables.items()}
         run = [*on_host(place), sys.executable, "-m", "lockstep", *map(str, command)]
         pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
-        ranks.append(subprocess.Popen(run, cwd=tmp_path, env=variables, **pipes))
+        ranks.append(subprocess.Popen(run, cwd=folder, env=variables, **pipes))
     try:
         outputs = [rank.communicate(timeout=60)[0] for rank in ranks]
     finally:
         for rank in ranks:
             rank.kill()
     assert [rank.returncode for rank in ranks] == [0] * len(places), "\n".join(outputs)
+
+
+SPOTS = """
+import gymnasium as gym
+import numpy as np
+
+
+class Spots(gym.Env):
+    observation_space = gym.spaces.Box(0, 255, (1, 60, 60), np.uint8)
+    action_space = gym.spaces.Discrete(2)
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        self.left = 9
+        return self.seen(), {}
+
+    def seen(self):
+        return self.np_random.integers(256, size=(1, 60, 60), dtype=np.uint8)
+
+    def step(self, action):
+        self.left -= 1
+        return self.seen(), float(action), self.left == 0, False, {}
+
+
+gym.register("Spots-v0", Spots)
+"""
+
+
+@pytest.mark.command("g++")
+@pytest.mark.parametrize("places", [(0, 1), (0, 0, 1, 1)])
+def test_gradients_that_are_added_during_the_backward_pass_give_the_bits_of_one_rank(
+    places: tuple[int, ...], hosts: None, run_cli, tmp_path: Path, environ: dict[str, str]
+) -> None:
+    """The linear layer has 2 MB, and a shard has 64 rows."""
+    (tmp_path / "spots.py").write_text(SPOTS)
+    policy = ("--policy.shared",)
+    steps = ("--rollout.steps", 32, "--ppo.minibatches", 1, "--ppo.epochs", 2, "--total-steps", 8 * 32 * 3)
+    words = ("--env.module", "spots", "--env.count", 8, "--plan.shards", 4, *policy, *steps, "--run.progress", "off")
+    assert run_cli("train", *words, "--name", "alone").rc == 0
+    train_on_hosts(places, words, tmp_path, environ | {"PYTHONPATH": f"{tmp_path}:{environ.get('PYTHONPATH', '')}"})
     assert digests(tmp_path / "runs" / "hosts") == digests(tmp_path / "runs" / "alone")

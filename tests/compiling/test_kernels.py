@@ -102,3 +102,29 @@ def test_no_kernel_is_made_during_training(settings: dict[str, object]) -> None:
     assert made
     for iteration in (1, 2):
         update(rollouts_of(agent, 2), iteration, 0.0)
+
+
+def test_first_result_is_complete_before_the_others_are_computed() -> None:
+    seen: list[torch.Tensor] = []
+
+    def formula(x: torch.Tensor, y: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        first = (x @ y).tanh()
+        second = first @ x
+        return torch.cat([first.reshape(-1), x.sum().reshape(1)]), torch.cat(
+            [second.reshape(-1), (second @ y).reshape(-1)]
+        )
+
+    x, y = (torch.linspace(-1, 1, 36, dtype=torch.float64).roll(k).view(6, 6) for k in (0, 5))
+    kernel = InterpretedKernel(formula, (x, y))
+    expected = [result.clone() for result in kernel(x, y)]
+    (results,) = kernel._results
+    for result in results:
+        result.fill_(torch.nan)
+
+    def then(first: torch.Tensor) -> None:
+        seen.append(first.clone())
+        assert results[1].isnan().all()
+
+    found = kernel.call_in_two((x, y), then)
+    assert torch.equal(seen[0], expected[0])
+    assert all(map(torch.equal, found, expected))

@@ -45,6 +45,10 @@ def check_operations(group: Group) -> None:
             rows = torch.from_numpy(drawn).to(dtype)
             assert same(group.reduce(rows[rank_rows], "sum"), Solo().reduce(rows, "sum")), (dtype, columns)
             assert same(group.gather(rows[rank_rows], "rows"), rows), (dtype, columns)
+            group.clock.read()
+            pending = group.begin_reduce(rows[rank_rows], "sum")
+            time.sleep(0.01 * (columns == 1000))
+            assert same(pending.result(), Solo().reduce(rows, "sum")), (dtype, columns)
     for dtype in (torch.uint8, torch.int64, torch.bool):
         for shape in ((3, 5), (30_000,), (), (0,)):
             numbers = stream(2, "test").integers(0, 256, (group.size * SHARDS, *shape))
@@ -245,6 +249,8 @@ def lose_last(group: Group, scenario: str) -> None:
             os.kill(os.getpid(), signal.SIGSTOP if scenario == "late" else signal.SIGKILL)
         if scenario == "reduce":
             group.reduce(torch.ones(SHARDS, 100), "lost")
+        elif scenario == "background":
+            group.begin_reduce(torch.ones(SHARDS, 100), "lost").result()
         elif scenario == "slices":
             group.reduce(torch.ones(SHARDS, 30_000), "lost")
         elif scenario == "gather":

@@ -1,10 +1,13 @@
 """Tests of groups and channels that need only one rank."""
 
+from contextlib import nullcontext
+from threading import Event
+
 import pytest
 import torch
 
 from lockstep.group.channel import LocalChannel, Spec, slot_bytes
-from lockstep.group.group import Clock, ordered_sum
+from lockstep.group.group import Clock, PendingSum, RankLost, ordered_sum
 from lockstep.group.solo import Solo
 
 
@@ -34,6 +37,32 @@ def test_reading_the_clock_resets_it() -> None:
     clock.waited, clock.transferred = 1.0, 2.0
     assert clock.read() == (1.0, 2.0)
     assert clock.read() == (0.0, 0.0)
+
+
+def test_only_the_wait_for_a_sum_in_the_background_counts_as_communication() -> None:
+    clock, done = Clock(), Event()
+    clock.waited, clock.transferred = 1.0, 2.0
+
+    def add() -> torch.Tensor:
+        clock.waited += 30
+        clock.transferred += 10
+        done.set()
+        return torch.ones(3)
+
+    pending = PendingSum(add, clock, nullcontext())
+    assert done.wait(10)
+    assert torch.equal(pending.result(), torch.ones(3))
+    waited, transferred = clock.waited - 1, clock.transferred - 2
+    assert 0 <= waited + transferred < 10
+    assert waited == pytest.approx(3 * transferred)
+
+
+def test_error_of_a_sum_in_the_background_is_raised_by_its_result() -> None:
+    def add() -> torch.Tensor:
+        raise RankLost("rank 1", "gradients", "its connection was closed")
+
+    with pytest.raises(RankLost, match=r"^rank 1 is lost in phase 'gradients': its connection was closed$"):
+        PendingSum(add, Clock(), nullcontext()).result()
 
 
 def test_split_of_a_solo_group_is_a_solo_group_with_the_same_clock() -> None:

@@ -38,7 +38,7 @@ def test_two_hosts_give_the_results_of_one_rank(begin: Callable[[str], Ranks]) -
         assert rank.returncode == 0, printed + errors
 
 
-@pytest.mark.parametrize("operation", ["reduce", pytest.param("receive", marks=pytest.mark.exhaustive)])
+@pytest.mark.parametrize("operation", ["reduce", "background", pytest.param("receive", marks=pytest.mark.exhaustive)])
 def test_rank_killed_on_the_other_host_is_reported(operation: str, begin: Callable[[str], Ranks]) -> None:
     *others, killed = begin(operation)
     for rank in others:

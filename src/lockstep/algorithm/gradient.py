@@ -34,28 +34,37 @@ class GradientFormula:
 
     loss: Loss
     fields: Sequence[str] = ("rows",)
+    late: Sequence[bool] = ()
+    """Which parameters' gradients are returned in a second tensor; empty: all columns are in one tensor."""
 
-    def __call__(self, *tensors: Tensor) -> tuple[Tensor]:
+    def __call__(self, *tensors: Tensor) -> tuple[Tensor, ...]:
         """Evaluate the function."""
         weights, scalars, *inputs = tensors
         agent = self.loss.agent
         parameters = {name: part.detach().requires_grad_() for name, part in agent.flat.named(weights).items()}
         networks = partial(functional_call, agent.networks, parameters)
         microbatch = Microbatch(**dict(zip(self.fields, inputs, strict=True)))
-        return (self._differentiate(lambda *args: networks(args), list(parameters.values()), microbatch, scalars),)
+        return self._differentiate(lambda *args: networks(args), list(parameters.values()), microbatch, scalars)
 
     def eager(self, microbatch: Microbatch, scalars: Tensor) -> Tensor:
         """Evaluate the function for any microbatch, at the agent's own weights."""
         agent = self.loss.agent
-        return self._differentiate(agent.networks, list(agent.flat.parameters.values()), microbatch, scalars)
+        return self._differentiate(agent.networks, list(agent.flat.parameters.values()), microbatch, scalars)[0]
 
     def _differentiate(
         self, networks: Callable[..., Any], parameters: Sequence[Tensor], microbatch: Microbatch, scalars: Tensor
-    ) -> Tensor:
+    ) -> tuple[Tensor, ...]:
         with torch.enable_grad():
             result = microbatch_loss(self.loss, networks, microbatch, scalars)
             gradients = torch.autograd.grad(result.loss, parameters, allow_unused=True, materialize_grads=True)
-        return torch.cat([*(gradient.reshape(-1) for gradient in gradients), result.statistics])
+        columns = [gradient.reshape(-1) for gradient in gradients]
+        if not self.late:
+            return (torch.cat([*columns, result.statistics]),)
+        early, late = (
+            [part for part, is_late in zip(columns, self.late, strict=True) if is_late == which]
+            for which in (False, True)
+        )
+        return torch.cat([*early, result.statistics]), torch.cat(late)
 
 
 class OrderedGradient:
@@ -66,6 +75,8 @@ class OrderedGradient:
         self._config = config
         self._group = group
         self._make_kernel = make_kernel
+        self._late: Sequence[bool] = ()
+        """See `GradientFormula.late`."""
         self._has_kernels = agent.supports_kernels and make_kernel is not eager
         self._block_sizes: dict[torch.Size, int] = {}
         """Rows of the blocks of microbatches, by the shapes of their rows: to compute them for every microbatch would take 5% of a small gradient."""
@@ -134,7 +145,7 @@ class OrderedGradient:
         if key not in self._kernels:
             agent = self._agent
             fields = {name: field for name, field in microbatch._asdict().items() if field is not None}
-            formula = GradientFormula(Loss(agent, self._config, trained, unroll=True), tuple(fields))
+            formula = GradientFormula(Loss(agent, self._config, trained, unroll=True), tuple(fields), self._late)
             examples = (agent.flat.buffer, agent.flat.buffer.new_zeros(len(LOSS_SCALARS)), *fields.values())
             types = [(field.shape, field.dtype) for field in fields.values()]
             self._kernels[key] = self._make_kernel(formula, examples), types
@@ -148,7 +159,7 @@ class OrderedGradient:
             for shape, dtype in types:
                 numbers = torch.arange(shape.numel(), device=weights.device) * 7919 % 1013
                 inputs.append((numbers / (1013 if dtype.is_floating_point else 4)).to(dtype).view(shape))
-            yield kernel(weights, weights.new_full((len(LOSS_SCALARS),), 0.5), *inputs)[0]
+            yield from kernel(weights, weights.new_full((len(LOSS_SCALARS),), 0.5), *inputs)
 
 
 class ReplicatedGradient:

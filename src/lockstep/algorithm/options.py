@@ -15,5 +15,7 @@ class UpdateOptions:
     """Correct for samples that older weights collected, by V-trace (`plan.correction`)."""
     fused: bool = False
     """Compute all shards of a rank as one batch (not `plan.exact`)."""
+    minibatch_rows: int = 0
+    """Number of rows of one shard in a minibatch; 0: not known."""
     recompute_states: bool = False
     """Recompute the initial states of sequences in every epoch (`rollout.recompute_states`)."""

@@ -20,6 +20,7 @@ from lockstep.algorithm.kl_control import KLController
 from lockstep.algorithm.loss import TrainMask
 from lockstep.algorithm.numeric_guard import NumericGuard
 from lockstep.algorithm.options import UpdateOptions
+from lockstep.algorithm.overlapped_gradient import make_ordered_gradient
 from lockstep.algorithm.prepare import Preparation, group_rows
 from lockstep.compiling.kernels import MakeKernel, eager
 from lockstep.group.group import Group
@@ -81,7 +82,7 @@ class Update:
         self._shards = shards
         self._prepare = Preparation(agent, config, group, shards, seed, options)
         self._gradient = (
-            OrderedGradient(agent, config, group, make_kernel)
+            make_ordered_gradient(agent, config, group, make_kernel, options.minibatch_rows)
             if replicate is None
             else ReplicatedGradient(agent, config, group, replicate)
         )

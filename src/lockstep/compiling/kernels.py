@@ -13,6 +13,8 @@ __all__ = ["MOST_ROWS", "Formula", "InterpretedKernel", "Kernel", "MakeKernel", 
 
 MOST_ROWS = 256
 """Largest number of rows per call of an interpreted kernel: intermediate results of that many rows stay in the cache."""
+_WORD = 8
+"""Bytes of a word of a program."""
 _MOST_ELEMENTS = 2**22
 """Largest number of elements per argument and call: rows of images are large."""
 
@@ -63,6 +65,7 @@ class InterpretedKernel:
         self._addresses = (ctypes.c_void_p * (self._first_result + len(self._shapes)))()
         for index, tensor in enumerate((memory, constants, *examples, *captured)):
             self._addresses[index] = tensor.data_ptr()
+        self._first = program.first
         self._kept: tuple[object, ...] = program, memory, constants, captured  # their memory is used by address
         self._call, self._preparation = (
             (words.ctypes.data, len(words), ctypes.addressof(self._addresses))
@@ -95,12 +98,27 @@ class InterpretedKernel:
 
     def __call__(self, *tensors: Tensor) -> Sequence[Tensor]:
         """Compute the results. The next call overwrites them, except for those that are its arguments, not views of them."""
+        results = self._results_for(tensors)
+        self.write(tensors, results)
+        return results
+
+    def call_in_two(self, tensors: Sequence[Tensor], then: Callable[[Tensor], object]) -> Sequence[Tensor]:
+        """Call the kernel, and call `then` with the first result as soon as that is complete, before the others are computed."""
+        results = self._results_for(tensors)
+        self._set_addresses(tensors, results)
+        words, count, addresses = self._call
+        self._run(words, self._first, addresses)
+        then(results[0])
+        self._run(words + self._first * _WORD, count - self._first, addresses)
+        return results
+
+    def _results_for(self, arguments: Sequence[Tensor]) -> list[Tensor]:
+        """Return tensors for the results of a call that are none of its arguments."""
         if not self._results:
             self._results.append(self._empty_results())
-        elif any(tensor is result for tensor in tensors for result in self._results[0]):
+        elif any(tensor is result for tensor in arguments for result in self._results[0]):
             other = self._results.pop() if len(self._results) > 1 else self._empty_results()
             self._results.insert(0, other)
-        self.write(tensors, self._results[0])
         return self._results[0]
 
     def _empty_results(self) -> list[Tensor]:

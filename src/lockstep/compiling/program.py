@@ -41,6 +41,8 @@ class Program(NamedTuple):
     """A complete program."""
 
     words: NDArray[np.int64]
+    first: int
+    """Number of words after which the first result is complete."""
     preparation: NDArray[np.int64]
     """Instructions that only depend on the content of captured tensors. They are run before the others, once for each content."""
     memory: int
@@ -255,18 +257,25 @@ class Builder:
                 self._items[index] = _packed(cast(_Single, self._items[index]), packed)
         self._items = [new for index, item in enumerate(self._items) for new in (*packs[index], item)]
 
-    def build(self, captured: range = range(0)) -> Program:
-        """Assign memory, and return the program. The content of the arrays `captured` changes only between preparations."""
+    def build(self, captured: range = range(0), first_result: int | None = None) -> Program:
+        """Assign memory, and return the program. The content of the arrays `captured` changes only between preparations.
+
+        `first_result` is the array of the first result, which is computed as early as possible.
+        """
         self._pack(captured)
         uses = Counter(value for item in self._items for value in item.reads)
         for item in self._items:
             if isinstance(item, Fusion):
                 item.fuse(uses)
         self._move_to_readers()
+        self._copy_early(first_result)
+        writers = [index + 1 for index, item in enumerate(self._items) if _writes(item, first_result)]
         last_use = {value: index for index, item in enumerate(self._items) for value in (*item.reads, *item.writes)}
         memory = self._assign_memory(last_use)
         constants = np.array([number for number, _ in self._constants], np.float64)
-        return Program(_encode_all(self._items), _encode_all(self._preparation), memory, constants)
+        words = _encode_all(self._items)
+        first = len(_encode_all(self._items[: max(writers, default=len(self._items))]))
+        return Program(words, first, _encode_all(self._preparation), memory, constants)
 
     def _move_to_readers(self) -> None:
         """Move operations to the only fusion that reads their results, if the lifetime of at most one operand grows.
@@ -297,6 +306,18 @@ class Builder:
                             indices[value].discard(index)
         self._items = [item for item in self._items if isinstance(item, _Single) or item.operations]
 
+    def _copy_early(self, array: int | None) -> None:
+        """Move copies to an array of results to the instructions that compute what is copied: a concatenation comes after all of these."""
+        written: dict[Value, int] = {}
+        later: dict[int, list[Fusion | _Single]] = defaultdict(list)
+        for index, item in enumerate(self._items):
+            if isinstance(item, _Single) and item.kind == _COPY and _writes(item, array):
+                later[max((written.get(value, -1) for value in item.reads), default=-1)].append(item)
+            else:
+                later[index].insert(0, item)
+                written |= dict.fromkeys(item.writes, index)
+        self._items = [item for index in sorted(later) for item in later[index]]
+
     def _assign_memory(self, last_use: dict[Value, int]) -> int:
         """Give every value an address in the working memory, except for those that live within one fusion. Return the size of the memory."""
         memory = _Memory()
@@ -321,6 +342,11 @@ def _check_bounds(views: Sequence[View]) -> None:
             raise ValueError(
                 f"a view of {view.sizes} with strides {view.strides} from {view.offset} exceeds {view.value.size} numbers"
             )
+
+
+def _writes(item: Fusion | _Single, array: int | None) -> bool:
+    """Return True if an instruction writes to an array of results."""
+    return array is not None and any(value.array == array for value in item.writes)
 
 
 def _aligned(size: int) -> int:

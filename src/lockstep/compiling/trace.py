@@ -72,7 +72,7 @@ def trace(formula: Callable[..., Sequence[Tensor]], examples: Sequence[Tensor], 
     for index, result in enumerate(results):
         _bind_result(lowering, result, first + index)
     captured = range(2 + len(arguments), first) if packs_weights else range(0)
-    return Trace(lowering.builder.build(captured), lowering.captured, [result.shape for result in results])
+    return Trace(lowering.builder.build(captured, first), lowering.captured, [result.shape for result in results])
 
 
 def _bind_result(lowering: LoweringContext, result: Tensor, array: int) -> None:

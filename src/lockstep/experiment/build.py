@@ -82,6 +82,7 @@ def build(config: Config, plan: Plan, runtime: Runtime) -> RankComponents:
     ]
     counts = [len(plan.trained_by(rank)) for rank in plan.training]
     trainers = group.split(plan.training, counts)
+    samples = env.count // shards * config.rollout.steps
     enter("compile")
     if config.runtime.compile == "on":
         _load_interpreter(group.rank)
@@ -97,12 +98,13 @@ def build(config: Config, plan: Plan, runtime: Runtime) -> RankComponents:
             share_data=config.plan.share_data,
             vtrace=config.plan.correction == "vtrace",
             fused=not config.plan.exact,
+            minibatch_rows=samples // config.ppo.minibatch_count,
             recompute_states=config.rollout.recompute_states,
         ),
         replicate=partial(runtime.replicate, members=plan.training) if config.plan.gradients == "ddp" else None,
         make_kernel=_make_kernel(config, device),
     )
-    update.make_kernels(env.count // shards * config.rollout.steps, config.rollout.sequence_length or 1)
+    update.make_kernels(samples, config.rollout.sequence_length or 1)
     enter("start")
     return RankComponents(trainers, own_shards, exchange, update)
 

@@ -8,15 +8,19 @@ order. Every rank owns consecutive shards, so the rows of rank 0, rank 1, … st
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from functools import partial
+from threading import Thread
 from time import perf_counter
 
+import torch
 from torch import Tensor
 
 from lockstep.group.channel import Channel, Spec
 from lockstep.group.finished_count import FinishedCount
 
-__all__ = ["Clock", "Group", "RankLost", "ordered_sum"]
+__all__ = ["Clock", "Group", "PendingSum", "RankLost", "ordered_sum"]
 
 
 class RankLost(RuntimeError):
@@ -48,6 +52,41 @@ class Clock:
         elapsed = (self.waited, self.transferred)
         self.waited = self.transferred = 0.0
         return elapsed
+
+
+class PendingSum:
+    """The result of `Group.begin_reduce`: a sum that a thread computes while this rank computes something else. The group may not be used before `result` has returned."""
+
+    def __init__(self, add: Callable[[], Tensor], clock: Clock, context: AbstractContextManager[object]) -> None:
+        """Call `add`, which counts its time in `clock`, in a thread and in `context`."""
+        self._add, self._clock, self._context = add, clock, context
+        self._before = clock.waited, clock.transferred
+        self._total: Tensor | None = None
+        self._error: BaseException | None = None
+        # a daemon, so that the process can end if this rank fails while it computes
+        self._thread = Thread(target=self._work, daemon=True)
+        self._thread.start()
+
+    def _work(self) -> None:
+        try:
+            with torch.no_grad(), self._context:
+                self._total = self._add()
+        except BaseException as error:
+            self._error = error
+
+    def result(self) -> Tensor:
+        """Wait for the sum, `[columns]`. Only the time of this wait counts as communication. Raises RankLost, see `Group.reduce`."""
+        start = perf_counter()
+        self._thread.join()
+        seconds = perf_counter() - start
+        (waited, transferred), clock = self._before, self._clock
+        spent = clock.waited - waited + clock.transferred - transferred
+        share = (clock.waited - waited) / spent if spent else 0.0
+        clock.waited, clock.transferred = waited + share * seconds, transferred + (1 - share) * seconds
+        if self._error is not None:
+            raise self._error
+        assert self._total is not None
+        return self._total
 
 
 def ordered_sum(rows: Tensor | Sequence[Tensor]) -> Tensor:
@@ -99,6 +138,14 @@ class Group(ABC):
         total = ordered_sum(rows)
         self.clock.transferred += perf_counter() - start
         return total
+
+    def adds_in_background(self, row_bytes: int) -> bool:
+        """Return True if `begin_reduce` saves time for rows of that size: they are sent to other hosts while this rank computes. Equal on all ranks."""
+        return False
+
+    def begin_reduce(self, own_rows: Tensor, phase: str) -> PendingSum:
+        """Begin `reduce` in a thread. The group may not be used, and `own_rows` not changed, before `PendingSum.result` has returned the sum."""
+        return PendingSum(partial(self.reduce, own_rows, phase), self.clock, nullcontext())
 
     @abstractmethod
     def barrier(self, phase: str, timeout_factor: float = 1) -> None:

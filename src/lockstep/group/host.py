@@ -2,7 +2,8 @@
 
 import os
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from threading import Lock
 from time import perf_counter
@@ -65,6 +66,7 @@ class Host:
         self.avoids_long_yields = False
         """Sleep instead of yielding after a yield that took long, because processes run that only use idle time."""
         self._waits_to_sleep = 0
+        self._always_sleeps = False
         self.set_core_count(usable_cores())
 
     def set_core_count(self, count: int) -> None:
@@ -72,6 +74,15 @@ class Host:
         # Spinning saves some microseconds, but takes the core from a peer that has none to itself. More spinning does the
         # same if other programs run: both ranks may be on one core then (75 µs for a reduction with 2000 spins, 20 with 100).
         self._spins = _SPINS if len(self.ranks) <= count else 0
+
+    @contextmanager
+    def sleeping(self) -> Iterator[None]:
+        """Sleep in every wait inside the context: another thread of this rank computes, and Python runs one thread at a time."""
+        spins, self._spins, self._always_sleeps = self._spins, 0, True
+        try:
+            yield
+        finally:
+            self._spins, self._always_sleeps = spins, False
 
     def fence(self) -> None:
         """Order memory accesses, so that no counter update overtakes the data that it announces (x86 does this by itself).
@@ -136,6 +147,8 @@ class Host:
 
     def _yield(self, counters: memoryview, index: int, target: int) -> bool:
         """Yield the core to other processes until the counter has reached the target. Return False if it soon has not."""
+        if self._always_sleeps:
+            return counters[index] >= target
         if self._waits_to_sleep:
             self._waits_to_sleep -= 1
             return counters[index] >= target

@@ -8,6 +8,7 @@ The columns are divided into blocks: the k-th ranks of all hosts add block k. Th
 """
 
 from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
 from itertools import groupby, islice
 from time import perf_counter
 
@@ -16,6 +17,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from lockstep.group.group import Clock, Group, ordered_sum
+from lockstep.group.host import Host
 from lockstep.group.point_to_point import PointToPoint
 from lockstep.group.reduction import PIECE, is_chain_faster
 from lockstep.group.shared import max_columns
@@ -36,13 +38,21 @@ class HostChain:
     """The part of one rank in reductions along a chain of hosts."""
 
     def __init__(
-        self, p2p: PointToPoint, hosts: Sequence[Sequence[int]], rows: Group, sums: Group, tag: int, clock: Clock
+        self,
+        p2p: PointToPoint,
+        hosts: Sequence[Sequence[int]],
+        rows: Group,
+        sums: Group,
+        tag: int,
+        clock: Clock,
+        host: Host | None = None,
     ) -> None:
         """Create the chain of `hosts`, the ranks of each host.
 
         `rows` and `sums` are groups of the ranks of this host: `rows` with their row counts, `sums` with one row for each. The chain uses the
-        tags `tag` and `tag + 1`.
+        tags `tag` and `tag + 1`. `host` is the memory of this host's ranks; None: there is one rank.
         """
+        self._host = host
         index = next(index for index, ranks in enumerate(hosts) if p2p.rank in ranks)
         self._p2p, self._rows, self._sums, self._tag, self._clock = p2p, rows, sums, tag, clock
         self._sizes = [len(ranks) for ranks in hosts]
@@ -54,6 +64,10 @@ class HostChain:
     def is_faster(self, rows: int, row_bytes: int) -> bool:
         """Return True if the chain takes less time than other ways to add that number of rows."""
         return is_chain_faster(self._sizes, rows, row_bytes)
+
+    def sleeping(self) -> AbstractContextManager[None]:
+        """See `Host.sleeping`."""
+        return nullcontext() if self._host is None else self._host.sleeping()
 
     def add(self, own_rows: Tensor, counts: Sequence[int], phase: str) -> Tensor:
         """Add the rows of all ranks in shard order, see `Group.reduce`. `counts` are the row counts of all ranks.

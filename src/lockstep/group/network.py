@@ -1,6 +1,8 @@
 """Group of ranks on any hosts, through torch.distributed."""
 
 from collections.abc import Sequence
+from contextlib import nullcontext
+from functools import partial
 from math import prod
 from time import perf_counter
 
@@ -11,12 +13,12 @@ from torch import Tensor
 from lockstep.group.authentication import authenticate_peers
 from lockstep.group.channel import Channel, LocalChannel, Spec
 from lockstep.group.finished_count import FinishedCount, StoredFinishedCount
-from lockstep.group.group import Clock, Group, ordered_sum
+from lockstep.group.group import Clock, Group, PendingSum, ordered_sum
 from lockstep.group.host import Host
 from lockstep.group.host_chain import HostChain, split_by_host
 from lockstep.group.neighbors import find_neighbors
 from lockstep.group.point_to_point import NetworkChannel, PointToPoint
-from lockstep.group.reduction import in_slices
+from lockstep.group.reduction import BACKGROUND_BYTES, in_slices
 from lockstep.group.shared import SharedMemoryGroup, make_host_subgroup
 from lockstep.group.solo import Solo
 from lockstep.processes.host_name import host_name
@@ -118,6 +120,15 @@ class NetworkGroup(Group):
         if not in_slices(sum(counts), own_rows[0].nbytes):
             return super().reduce(own_rows, phase)
         return self._add_slices(own_rows.cpu(), counts, phase).to(own_rows.device)
+
+    def adds_in_background(self, row_bytes: int) -> bool:
+        """See `Group.adds_in_background`."""
+        return not self._p2p.nccl and row_bytes >= BACKGROUND_BYTES
+
+    def begin_reduce(self, own_rows: Tensor, phase: str) -> PendingSum:
+        """See `Group.begin_reduce`."""
+        sleeping = nullcontext() if self._chain is None else self._chain.sleeping()
+        return PendingSum(partial(self.reduce, own_rows, phase), self.clock, sleeping)
 
     def _add_slices(self, rows: Tensor, counts: Sequence[int], phase: str) -> Tensor:
         """Add rows as `reduce` does: each rank adds one slice of the columns of all rows, and sends the sums to all ranks.
@@ -244,7 +255,7 @@ class NetworkGroup(Group):
             rows = self._share_memory(ranks, [count_of[rank] for rank in ranks] if counts else ())
             sums = self._share_memory(ranks, ())
             if self.rank in ranks:
-                chain = HostChain(self._p2p, hosts, rows, sums, tag, self.clock)
+                chain = HostChain(self._p2p, hosts, rows, sums, tag, self.clock, self.host)
         return chain
 
     def _share_memory(self, members: Sequence[int], counts: Sequence[int]) -> Group:

@@ -7,6 +7,7 @@ hosts with several ranks, rows are added along a chain of hosts (`host_chain.py`
 from collections.abc import Sequence
 
 __all__ = [
+    "BACKGROUND_BYTES",
     "MEMORY_ROWS",
     "MEMORY_ROW_BYTES",
     "NETWORK_BYTES",
@@ -22,6 +23,9 @@ NETWORK_BYTES = 2 << 20
 MEMORY_ROWS = 8
 MEMORY_ROW_BYTES = 1 << 19
 """Number of rows of a reduction in shared memory, and bytes of a row, from which on they are added in slices."""
+
+BACKGROUND_BYTES = 1 << 20
+"""Bytes of a row from which on a reduction between hosts runs while the rank computes: it then takes longer than to start a thread."""
 
 PIECE = 1 << 18
 """Bytes that a rank of a chain sends at once. While a host adds a piece, the next one arrives."""

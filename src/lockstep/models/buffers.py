@@ -33,6 +33,10 @@ class TrainedBuffers:
         if names:
             networks.eval()
 
+    def __bool__(self) -> bool:
+        """True if there are such buffers."""
+        return bool(self._owners)
+
     @contextmanager
     def training(self) -> Iterator[None]:
         """Put the networks in training mode inside the context; restore the buffers and evaluation mode at its end."""

@@ -80,7 +80,7 @@ def test_second_fault_in_the_same_iteration_ends_the_run(
     supervised: Supervise, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert supervised([fault(14), fault(14)]) == (FAILED, [(2, 0), (2, 10)])
-    assert "not started again: this is the second fault in iteration 14" in capsys.readouterr().err
+    assert "not started again: this is the second fault before the end of iteration 14" in capsys.readouterr().err
 
 
 def test_number_of_restarts_is_limited(supervised: Supervise, capsys: pytest.CaptureFixture[str]) -> None:

@@ -47,7 +47,7 @@ class RestartLimit:
             return "--restarts is 0"
         if reached == (iteration, saved):
             return (
-                f"this is the second fault in iteration {iteration}"
+                f"this is the second fault before the end of iteration {iteration}"
                 if iteration
                 else "the ranks failed again before their first iteration"
             )

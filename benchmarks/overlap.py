@@ -1,6 +1,6 @@
 """Measure gradient steps of a policy with convolutions on two hosts: rows added after the backward pass, and during it.
 
-    python benchmarks/overlap.py              # as root, with iproute2; about 3 minutes; writes benchmarks/overlap.json
+    python benchmarks/overlap.py              # as root, with iproute2; about 5 minutes; writes benchmarks/overlap.json
 
 The hosts are two network namespaces of this machine, connected by a virtual Ethernet pair whose rate is limited. The policy is that of the preset `atari`
 with one encoder for actions and values (1.7 million parameters); every rank has one shard. Both ways alternate in the same processes, and give the same bits.
@@ -39,7 +39,7 @@ from lockstep.run.environment import processor_type
 
 RATES = ("1gbit", "10gbit")
 PER_HOST = (1, 2)
-ROWS = (32, 128)
+ROWS = (32, 64, 128)
 STEPS = 10
 """Gradient steps of a measurement."""
 WAYS = {"after": OrderedGradient, "during": OverlappedGradient}

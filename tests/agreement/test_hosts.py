@@ -92,10 +92,10 @@ gym.register("Spots-v0", Spots)
 def test_gradients_that_are_added_during_the_backward_pass_give_the_bits_of_one_rank(
     places: tuple[int, ...], hosts: None, run_cli, tmp_path: Path, environ: dict[str, str]
 ) -> None:
-    """The linear layer has 2 MB, and a shard has 64 rows."""
+    """The linear layer has 2 MB, and a shard has 128 rows."""
     (tmp_path / "spots.py").write_text(SPOTS)
     policy = ("--policy.shared",)
-    steps = ("--rollout.steps", 32, "--ppo.minibatches", 1, "--ppo.epochs", 2, "--total-steps", 8 * 32 * 3)
+    steps = ("--rollout.steps", 64, "--ppo.minibatches", 1, "--ppo.epochs", 2, "--total-steps", 8 * 64 * 2)
     words = ("--env.module", "spots", "--env.count", 8, "--plan.shards", 4, *policy, *steps, "--run.progress", "off")
     assert run_cli("train", *words, "--name", "alone").rc == 0
     train_on_hosts(places, words, tmp_path, environ | {"PYTHONPATH": f"{tmp_path}:{environ.get('PYTHONPATH', '')}"})

@@ -60,7 +60,7 @@ def test_bits_are_those_of_gradients_that_are_added_at_the_end(
     group = InBackground([microbatches])
     gradients = [
         OrderedGradient(agent, config, Solo([microbatches]), InterpretedKernel),
-        make_ordered_gradient(agent, config, group, InterpretedKernel, 64),
+        make_ordered_gradient(agent, config, group, InterpretedKernel, 128),
     ]
     assert isinstance(gradients[1], OverlappedGradient)
     for scale in (1, 3):
@@ -73,9 +73,9 @@ def test_bits_are_those_of_gradients_that_are_added_at_the_end(
 
 def test_gradients_are_added_at_the_end_with_few_rows_and_without_kernels_or_convolutions() -> None:
     agent = Agent(IMAGES, PolicyConfig(), False, 1, torch.float32)
-    few = make_ordered_gradient(agent, PPOConfig(), InBackground([1]), InterpretedKernel, 63)
+    few = make_ordered_gradient(agent, PPOConfig(), InBackground([1]), InterpretedKernel, 127)
     assert type(few) is OrderedGradient
-    assert type(make_ordered_gradient(agent, PPOConfig(), InBackground([1]), eager, 64)) is OrderedGradient
-    assert type(make_ordered_gradient(agent, PPOConfig(), Solo(), InterpretedKernel, 64)) is OrderedGradient
+    assert type(make_ordered_gradient(agent, PPOConfig(), InBackground([1]), eager, 128)) is OrderedGradient
+    assert type(make_ordered_gradient(agent, PPOConfig(), Solo(), InterpretedKernel, 128)) is OrderedGradient
     agent = Agent(Spaces(3, (4,), NONE, NONE), PolicyConfig(), False, 1, torch.float32)
-    assert type(make_ordered_gradient(agent, PPOConfig(), InBackground([1]), InterpretedKernel, 64)) is OrderedGradient
+    assert type(make_ordered_gradient(agent, PPOConfig(), InBackground([1]), InterpretedKernel, 128)) is OrderedGradient

@@ -35,10 +35,15 @@ def test_run_ends_at_its_goal_and_is_complete(whole: Path, run_cli, monkeypatch:
     monkeypatch.chdir(whole.parent)
     assert not lockstep.Run("goal").stopped
     assert lockstep.Run("goal").summary.status == "finished"
-    for words in (("--total-steps", 10**6), ()):
-        resumed = run_cli("resume", "goal", *words, cwd=whole.parent)
-        text = f"runs/goal is complete: run.stop_at_return (28) was reached in iteration {last}\n"
-        assert (resumed.rc, resumed.stdout) == (0, text)
+    resumed = run_cli("resume", "goal", cwd=whole.parent)
+    text = f"runs/goal is complete: run.stop_at_return (28) was reached in iteration {last}\n"
+    assert (resumed.rc, resumed.stdout) == (0, text)
+    extended = run_cli("resume", "goal", "--total-steps", 10**6, cwd=whole.parent)
+    problem = (
+        "run.total_steps is 1000000: runs/goal ended before its budget was used up, by run.stop_at_return or a hook, "
+    )
+    assert (extended.rc, extended.stdout) == (2, "")
+    assert extended.stderr.startswith(f"lockstep: {problem}and a larger budget does not continue it; ")
     state = json.loads((whole / "goal" / "starts.jsonl").read_text().splitlines()[-1])
     assert (state["how"], state["iteration"]) == ("done", last)
 

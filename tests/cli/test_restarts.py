@@ -107,7 +107,8 @@ def test_fault_that_comes_back_ends_the_run(run_cli, tmp_path: Path) -> None:
     assert finished.rc == 4, finished
     assert finished.stderr.count("ended with exit code 75, before the end of training") == 2
     assert (
-        "not started again: this is the second fault before the end of iteration 1; continue with: lockstep resume" in finished.stderr
+        "not started again: this is the second fault before the end of iteration 1; continue with: lockstep resume"
+        in finished.stderr
     )
     assert finished.stderr.splitlines()[-1].endswith(" --env.module faulty_env --restarts 5")
 

@@ -142,7 +142,7 @@ def test_atari_game(file: Path, env_id: str) -> None:
     assert (tree["ppo"]["clip_rewards"], tree["ppo"]["value_coefficient"], tree["ppo"]["minibatches"]) == (True, 0.5, 4)
     assert (tree["policy"]["encoder"], tree["policy"]["shared"]) == ("nature", True)
     assert notes == [
-        "AtariWrapper: episodes of one life need the engine envpool; pip install 'lockstep-rl[envpool]'",
+        "AtariWrapper: episodes of one life need the engine envpool (extra `envpool`)",
         "AtariWrapper: it presses FIRE after a reset; the games of lockstep do not",
     ]
 

@@ -22,6 +22,8 @@ def test_message_about_an_unknown_preset_names_the_nearest() -> None:
 
 @pytest.mark.parametrize("name", ["", "..", "../settings", "cartpole.yaml", "CARTPOLE"])
 def test_paths_are_refused_as_names(name: str) -> None:
+    with pytest.raises(ValueError, match=r"^Acrobot-v1: unknown preset; for an environment, give --env Acrobot-v1$"):
+        presets.text("Acrobot-v1")
     with pytest.raises(ValueError, match=r"^mine.yaml: unknown preset; pass a config file with --config$"):
         presets.text("mine.yaml")
     with pytest.raises(ValueError, match="unknown preset"):

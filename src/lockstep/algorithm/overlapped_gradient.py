@@ -16,7 +16,7 @@ from lockstep.processes.heartbeat import keep_alive
 
 __all__ = ["OverlappedGradient", "make_ordered_gradient"]
 
-_LEAST_ROWS = 64
+_LEAST_ROWS = 128
 """Number of rows from which on convolutions take longer to differentiate than a second reduction and the copies for it (`benchmarks/overlap.md`)."""
 
 

@@ -22,7 +22,6 @@ from lockstep.experiment.start import completion_text, exit_codes_by_error, run_
 from lockstep.experiment.supervise import resume_command
 from lockstep.group.group import Group, RankLost
 from lockstep.group.texts import exchange_texts
-from lockstep.messages import counted
 from lockstep.processes.allocator import keep_freed_memory
 from lockstep.processes.exit_codes import BAD_INPUT, DONE, IN_USE, STOPPED_BY_SIGNAL
 from lockstep.run.checkpoint import CheckpointFailed
@@ -33,6 +32,7 @@ from lockstep.runtime.join import join
 from lockstep.runtime.rank_info import RankInfo
 from lockstep.runtime.settings import RESTARTS
 from lockstep.runtime.watchdog import watchdog
+from lockstep.telemetry.result import result_text
 
 __all__ = ["resume_under_launcher", "train_alone", "train_rank", "train_under_launcher"]
 
@@ -140,7 +140,7 @@ def _choose_on_rank_0(group: Group, prepare: Callable[[], PreparedRun]) -> Prepa
 def _finish(rank: int, run: TrainingRun, restarts: int = RESTARTS) -> int:
     if rank == 0:
         try:
-            print(_result_text(run, resume_command(run.folder, restarts)), flush=True)
+            print(result_text(run, resume_command(run.folder, restarts)), flush=True)
         except OSError:  # a closed pipe or terminal does not change the outcome
             # otherwise Python's own flush at exit fails again
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
@@ -165,32 +165,3 @@ def _guarded(rank: int, work: Callable[[], int]) -> int:
         if not reported and (rank == 0 or not isinstance(error, _RAISED_BY_ALL)):
             print(f"lockstep: {' '.join(str(error).split())}", file=sys.stderr, flush=True)
         return codes[type(error)]
-
-
-def _result_text(run: TrainingRun, resume: str) -> str:
-    lines, counters, episodes = [], run.counters, run.counters.episodes
-    if run.stopped:
-        lines.append(f"stopped after iteration {run.done} of {run.last}")
-        lines.append(f"continue from iteration {run.saved} with: {resume}")
-    else:
-        lines.append(
-            f"done: {counted(run.done, 'iteration')}, {counters.env_steps:,} steps in {counters.seconds:.1f} s"
-        )
-    if run.last_iteration.complete:
-        reason = "by a hook" if run.ended_by_hook else f"run.stop_at_return ({run.stop_at_return:g}) was reached"
-        lines.append(f"ended: {reason}")
-    if episodes.mean is not None:
-        count = len(episodes.returns)
-        over = "that of one episode" if count == 1 else f"mean of the last {count} episodes"
-        lines.append(f"return: {episodes.mean:.4g}, {over}")
-    if counters.solved_at is not None:
-        lines.append(f"solved: it reached {counters.goal:g} after {counters.solved_at:,} steps")
-    if counters.env_faults:
-        times = counted(counters.env_faults, "time")
-        lines.append(
-            f"faults: environments failed {times} and were replaced: the config alone does not reproduce this run"
-        )
-    if counters.preempts:
-        lines.append("plan.preempt: slow ranks took fewer steps: the config alone does not reproduce this run")
-    lines.append(f"run: {run.folder}")
-    return "\n".join(lines)

@@ -72,7 +72,7 @@ def _convert_game(arguments: dict[str, Any], tree: dict[str, dict[str, object]],
     options = {key: given[name] for name, key in _GAME_OPTIONS.items() if name in given}
     if given["terminal_on_life_loss"]:
         options["episodic_life"] = True
-        notes.append("AtariWrapper: episodes of one life need the engine envpool; pip install 'lockstep-rl[envpool]'")
+        notes.append("AtariWrapper: episodes of one life need the engine envpool (extra `envpool`)")
     tree["env"]["options"] = options
     tree["ppo"]["clip_rewards"] = bool(given["clip_reward"])
     notes.append("AtariWrapper: it presses FIRE after a reset; the games of lockstep do not")

@@ -7,6 +7,7 @@ from contextlib import suppress
 
 from lockstep.config import Config
 from lockstep.experiment.execute import check_checkpoint, open_run, save_config
+from lockstep.experiment.resolve import iterations
 from lockstep.experiment.start import announce_start, is_complete
 from lockstep.experiment.storing import check_stored, remove_stored_after, store_rest
 from lockstep.run.environment import packages
@@ -38,6 +39,11 @@ def prepare_resume(folder: RunFolder, before: Config, config: Config, iteration:
             print(f"lockstep: {error}; resuming from an earlier one", file=sys.stderr, flush=True)
         damaged.clear()
         if is_complete(folder, config, found.iteration):
+            if config.run.total_steps > before.run.total_steps and found.iteration < iterations(config):
+                raise ValueError(
+                    f"run.total_steps is {config.run.total_steps}: {folder} ended before its budget was used up, by run.stop_at_return or a hook, "
+                    "and a larger budget does not continue it; start a new run, or continue from a checkpoint with --iteration"
+                )
             store_rest(folder, config.run)
             return None
         announce_start(folder, config, ranks, found.iteration)

@@ -1,5 +1,6 @@
 """Shipped experiments: YAML files whose comments state batch sizes, budget and expected result."""
 
+import re
 from difflib import get_close_matches
 from importlib.resources import files
 
@@ -27,6 +28,8 @@ def text(name: str) -> str:
         hint = f"did you mean {close[0]}?" if close else f"there are {', '.join(names())}"
         if name.endswith((".yaml", ".yml", ".json", ".gin")):
             hint = "pass a config file with --config"
+        elif re.search(r"-v\d+$", name):
+            hint = f"for an environment, give --env {name}"
         raise ValueError(f"{name}: unknown preset; {hint}")
     return (files(__name__) / f"{name}.yaml").read_text(encoding="utf-8")
 

@@ -133,6 +133,7 @@ def test_values_of_a_trajectory_are_those_of_the_critic(here: Path) -> None:
             "--over: it goes with --what return, evaluation, curves, timing alone, not with policy",
         ),
         ("one --what timing --sample", "--sample: it goes with --what trajectory alone, not with timing"),
+        ("one --best", "--best: it goes with --what policy, trajectory alone, not with return"),
         ("one --env.module guess", "--env.module: it goes with --what policy, trajectory alone, not with return"),
         ("one --out a.jpg", "--out is a.jpg: it must end in .png or .svg"),
         ("one --out a.png --format svg", "--format is svg, but --out is a.png: remove one of the two"),

@@ -118,9 +118,8 @@ def _parser() -> Arguments:
 def _check(args: argparse.Namespace) -> None:
     for name, kinds in _KINDS_OF_FLAG.items():
         if getattr(args, name) is not None and args.what not in kinds:
-            raise ValueError(
-                f"--{_LONG_FLAGS.get(name, name)}: it goes with --what {', '.join(kinds)} alone, not with {args.what}"
-            )
+            flag = "best" if (name, args.iteration) == ("iteration", "best") else _LONG_FLAGS.get(name, name)
+            raise ValueError(f"--{flag}: it goes with --what {', '.join(kinds)} alone, not with {args.what}")
     extension = Path(args.out).suffix if args.out else ""
     if args.out and extension not in (".png", ".svg"):
         raise ValueError(f"--out is {args.out}: it must end in .png or .svg")

@@ -63,13 +63,21 @@ def draw_history(history: History, path: Path, size: tuple[float, float] = NARRO
         axes.legend(frameon=False, loc="best")
 
 
+def _in_order(choice: str) -> tuple[float, str]:
+    """Return a key that sorts numbers by value, before all other choices."""
+    try:
+        return float(choice), choice
+    except ValueError:
+        return np.inf, choice
+
+
 def draw_values(history: History, field: str, path: Path) -> None:
     """Draw the score of each trial over its value of `field`. Raises ValueError as `saved_figure` does."""
     with saved_figure(path, *NARROW) as (_, figure):
         axes = figure.subplots()
         values = {trial.number: trial.values.get(field) for trial in history.trials if field in trial.values}
         if any(isinstance(value, str) for value in values.values()):
-            choices = sorted({str(value) for value in values.values()})
+            choices = sorted({str(value) for value in values.values()}, key=_in_order)
             axes.set_xticks(range(len(choices)), choices)
             axes.set_xlim(-0.5, len(choices) - 0.5)
             values = {number: choices.index(str(value)) for number, value in values.items()}

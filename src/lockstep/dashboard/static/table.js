@@ -101,8 +101,9 @@ class RunTable {
     setText(row.steps, broken ? "" : `${run.steps.toLocaleString("en")} · ${run.share}%`);
     row.progress.hidden = broken;
     row.progress.firstChild.style.width = broken ? "" : `${run.share}%`;
-    for (const name of ["return_mean", "best_evaluation", "steps_per_second"])
+    for (const name of ["return_mean", "best_evaluation"])
       setText(row[name], run[name] === null || run[name] === undefined ? "" : short(run[name]));
+    setText(row.steps_per_second, Number.isFinite(run.steps_per_second) ? Math.round(run.steps_per_second).toLocaleString("en") : "");
     setText(row.age, run.age === undefined ? "" : duration(run.age));
     return row.line;
   }

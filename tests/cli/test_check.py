@@ -4,7 +4,9 @@ from pathlib import Path
 
 import pytest
 
+from lockstep.bench import stepping
 from lockstep.cli.main import main
+from lockstep.config import Config
 
 MODULE = """
 import gymnasium as gym
@@ -33,10 +35,32 @@ def test_findings_and_speed_of_every_engine(run_cli) -> None:
     assert lines[0] == "CartPole-v1"
     assert "  ok    spaces        observation 4 numbers (float32); action one of 2" in lines
     assert "  ok    rendering     frames of 600 × 400 pixels" in lines
-    rates = {line.split()[0]: line.split()[1:] for line in lines[lines.index(next(filter(_is_title, lines))) + 1 :]}
+    first = lines.index(next(filter(_is_title, lines))) + 1
+    rates = {line.split()[0]: line.split()[1:] for line in lines[first:] if line.startswith("  ")}
     assert list(rates) == ["gymnasium", "gymnasium-vector", "gymnasium-async", "envpool"]
     assert all(int(rate[0].replace(",", "")) > 100 for rate in rates.values())
     assert [name for name, rate in rates.items() if "auto)" in rate] == ["gymnasium-vector"]
+
+
+@pytest.mark.extra("envpool")
+@pytest.mark.parametrize(
+    ("rate", "hint"),
+    [
+        (199.0, ""),
+        (250.0, "envpool is 2.5 times as fast here as the choice of auto; --env.engine envpool selects it\n"),
+    ],
+)
+def test_a_much_faster_engine_is_named(
+    rate: float, hint: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def engine_rate(config: Config, *others: object) -> float:
+        return rate if config.env.engine == "envpool" else 100.0
+
+    monkeypatch.setattr(stepping, "engine_rate", engine_rate)
+    assert main(["check", "Blackjack-v1"]) == 0
+    output = capsys.readouterr().out
+    assert output.partition("(env.engine auto)")[2].partition("\n")[2].endswith(hint)
+    assert hint or "times as fast" not in output
 
 
 def _is_title(line: str) -> bool:

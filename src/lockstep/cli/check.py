@@ -22,6 +22,8 @@ __all__ = ["main"]
 
 _SECONDS = 1.0
 """Duration of the measurement of each engine."""
+_FASTER = 2.0
+"""Ratio from which on an engine that is faster than that of `auto` is named: short measurements vary, and training keeps cores busy as well."""
 
 
 def main(argv: Sequence[str]) -> int:
@@ -102,7 +104,7 @@ def _print_speeds(config: Config) -> None:
     from lockstep.cli.benchmarks import resolve_config
     from lockstep.processes.children import ProcessFailed
 
-    automatic = resolve_config(config, 1)[0].env.engine
+    automatic, rates = resolve_config(config, 1)[0].env.engine, dict[str, float]()
     print(f"steps per second of {config.env.count} environments, in one process, without training")
     for engine in get_args(EngineName)[1:]:
         try:
@@ -113,4 +115,9 @@ def _print_speeds(config: Config) -> None:
         except ProcessFailed as error:
             print(f"{engine}: {error}", file=sys.stderr)
             continue
+        rates[engine] = rate
         print(f"  {engine:<16}  {rate:>11,.0f}{'  (env.engine auto)' * (engine == automatic)}", flush=True)
+    fastest = max(rates, key=rates.__getitem__, default=automatic)
+    if automatic in rates and rates[fastest] > _FASTER * rates[automatic]:
+        ratio = rates[fastest] / rates[automatic]
+        print(f"{fastest} is {ratio:.1f} times as fast here as the choice of auto; --env.engine {fastest} selects it")

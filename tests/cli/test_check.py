@@ -47,7 +47,10 @@ def test_findings_and_speed_of_every_engine(run_cli) -> None:
     ("rate", "hint"),
     [
         (199.0, ""),
-        (250.0, "envpool is 2.5 times as fast here as the choice of auto; --env.engine envpool selects it\n"),
+        (
+            250.0,
+            "envpool is 2.5 times as fast here as the choice of auto; --env.engine envpool selects it, if its observations are the same\n",
+        ),
     ],
 )
 def test_a_much_faster_engine_is_named(

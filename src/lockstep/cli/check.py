@@ -120,4 +120,6 @@ def _print_speeds(config: Config) -> None:
     fastest = max(rates, key=rates.__getitem__, default=automatic)
     if automatic in rates and rates[fastest] > _FASTER * rates[automatic]:
         ratio = rates[fastest] / rates[automatic]
-        print(f"{fastest} is {ratio:.1f} times as fast here as the choice of auto; --env.engine {fastest} selects it")
+        print(
+            f"{fastest} is {ratio:.1f} times as fast here as the choice of auto; --env.engine {fastest} selects it, if its observations are the same"
+        )

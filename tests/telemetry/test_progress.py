@@ -263,7 +263,12 @@ def test_train_draws_in_a_notebook_and_prints_no_garbage(
     settings: dict[str, Any] = {"rollout.steps": 16, "ppo.minibatches": 2, "runtime.compile": "off", "out": tmp_path}
     lockstep.train(total_steps=256, name="first", **settings)
     assert "iteration  2/2" in notebook.outputs[-1]["text/plain"]
-    assert capsys.readouterr() == (f"starting first: CartPole-v1, 1 rank, cpu, in {tmp_path / 'first'}\n", "")
+    output, errors = capsys.readouterr()
+    first, done, *others = output.splitlines()
+    assert first == f"starting first: CartPole-v1, 1 rank, cpu, in {tmp_path / 'first'}"
+    assert re.fullmatch(r"done: 2 iterations, \d+ steps in \d+\.\d s", done)
+    assert [line.partition(":")[0] for line in others] == ["return", "run"]
+    assert errors == ""
 
 
 def test_view_is_erased_completely_after_the_terminal_becomes_narrower(

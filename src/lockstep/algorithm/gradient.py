@@ -35,7 +35,7 @@ class GradientFormula:
     loss: Loss
     fields: Sequence[str] = ("rows",)
     late: Sequence[bool] = ()
-    """Which parameters' gradients are returned in a second tensor; empty: all columns are in one tensor."""
+    """Flag of each parameter whose gradient is returned in a second tensor; empty: all columns are in one tensor."""
 
     def __call__(self, *tensors: Tensor) -> tuple[Tensor, ...]:
         """Evaluate the function."""

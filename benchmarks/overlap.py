@@ -10,20 +10,15 @@ import os
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
-import argparse
 import json
-import platform
 import statistics
-import subprocess
-import sys
-from collections.abc import Sequence
-from importlib.metadata import version
 from pathlib import Path
 from time import perf_counter
 
 import numpy as np
 import torch
-from namespaces import ADDRESSES, Host, two_hosts
+from namespaces import ADDRESSES
+from on_two_hosts import main
 
 from lockstep.algorithm.agent import Agent
 from lockstep.algorithm.batch import Microbatch
@@ -35,9 +30,7 @@ from lockstep.envs.spaces import Spaces
 from lockstep.group.network import NetworkGroup, upgrade_to_shared_memory
 from lockstep.models.settings import PolicyConfig
 from lockstep.ppo.settings import PPOConfig
-from lockstep.run.environment import processor_type
 
-RATES = ("1gbit", "10gbit")
 PER_HOST = (1, 2)
 ROWS = (32, 64, 128)
 STEPS = 10
@@ -88,49 +81,5 @@ def run_rank(rank: int, per_host: int, rounds: int) -> None:
     group.close()
 
 
-def run_ranks(hosts: Sequence[Host], per_host: int, rounds: int) -> list[dict[str, object]]:
-    """Start the ranks on both hosts and return what rank 0 prints."""
-    words = [sys.executable, __file__, "--per-host", str(per_host), "--rounds", str(rounds)]
-    processes = []
-    for rank in range(2 * per_host):
-        host = hosts[rank // per_host]
-        command = [*host.command, *words, "--rank", str(rank)]
-        environ = {**os.environ, "GLOO_SOCKET_IFNAME": host.cable}
-        processes.append(subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environ))
-    printed = [process.communicate()[0] for process in processes]
-    if any(process.returncode for process in processes):
-        raise SystemExit("a rank failed")
-    records: list[dict[str, object]] = json.loads(printed[0])
-    return records
-
-
-def main() -> None:
-    """Measure all cases, print them and write the JSON file."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--out", type=Path, default=Path(__file__).with_name("overlap.json"))
-    parser.add_argument("--rounds", type=int, default=7)
-    parser.add_argument("--rank", type=int, help=argparse.SUPPRESS)
-    parser.add_argument("--per-host", type=int, help=argparse.SUPPRESS)
-    arguments = parser.parse_args()
-    if arguments.rank is not None:
-        run_rank(arguments.rank, arguments.per_host, arguments.rounds)
-        return
-    result: dict[str, object] = {
-        "torch": version("torch"),
-        "processor": processor_type(False),
-        "python": platform.python_version(),
-        "cores": os.cpu_count(),
-        "load before": round(os.getloadavg()[0], 2),
-    }
-    rows = []
-    for rate in RATES:
-        for per_host in PER_HOST:
-            with two_hosts(rate) as hosts:
-                rows += [json.dumps({"rate": rate} | record) for record in run_ranks(hosts, per_host, arguments.rounds)]
-            print("\n".join(rows[-len(ROWS) :]), flush=True)
-    records = ",\n  ".join(rows)
-    arguments.out.write_text(f'{json.dumps(result, indent=1)[:-2]},\n "records": [\n  {records}\n ]\n}}\n')
-
-
 if __name__ == "__main__":
-    main()
+    main(Path(__file__), __doc__, run_rank, PER_HOST, rounds=9)

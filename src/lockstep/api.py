@@ -39,7 +39,7 @@ from lockstep.experiment.start import (
     start_warnings,
 )
 from lockstep.experiment.storing import check_store_of_run
-from lockstep.experiment.supervise import resume_command, supervise
+from lockstep.experiment.supervise import supervise
 from lockstep.hub.fetching import find_checkpoint
 from lockstep.processes.portable import check_portable
 from lockstep.report.evaluate import Evaluation, play_episodes
@@ -383,7 +383,7 @@ def _train_to_end(run: Run, plan: Plan, resume_from: int, modules: list[str], ho
             with _process_state_restored(), suppress(StoppedEarly):
                 trained = run_rank(RankInfo(0, 1, 0, 1), folder, config, plan, resume_from, hook)
                 if config.run.progress != "off":
-                    print(result_text(trained, resume_command(folder, restarts)), flush=True)
+                    print(result_text(trained, f"lockstep.resume({str(folder)!r})"), flush=True)
         else:
             name = None if hook is None else importable_hook(hook, plan.ranks)
             raise_for_exit_code(supervise(folder, [plan.ranks], resume_from, modules, name, restarts))

@@ -88,7 +88,14 @@ class OverlappedGradient(OrderedGradient):
         totals: Sequence[Tensor] = ()
         for block in blocks:
             totals = _added(totals, [part.clone() for part in self._call(block, scalars, trained)])
-        return _added(totals, self._call(last, scalars, trained, lambda early: then(_added(totals[:1], [early])[0])))
+        early: list[Tensor] = []
+
+        def add_early(part: Tensor) -> None:
+            early.extend(_added(totals[:1], [part]))
+            then(early[0])
+
+        _, late = self._call(last, scalars, trained, add_early)
+        return *early, *_added(totals[1:], [late])
 
     def _call(
         self, block: Microbatch, scalars: Tensor, trained: TrainMask, then: Callable[[Tensor], None] = _ignore

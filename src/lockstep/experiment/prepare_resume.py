@@ -42,7 +42,7 @@ def prepare_resume(folder: RunFolder, before: Config, config: Config, iteration:
             if config.run.total_steps > before.run.total_steps and found.iteration < iterations(config):
                 raise ValueError(
                     f"run.total_steps is {config.run.total_steps}: {folder} ended before its budget was used up, by run.stop_at_return or a hook, "
-                    "and a larger budget does not continue it; start a new run, or continue from a checkpoint with --iteration"
+                    "and a larger budget does not continue it; start a new run"
                 )
             store_rest(folder, config.run)
             return None

@@ -160,7 +160,7 @@ class RunSummary:
             return None
         if self.ended_by_hook:
             return "ended by a hook"
-        goal = self.config.run.stop_at_return  # `resume` may have removed it since
+        goal = self.config.run.stop_at_return  # checkpoints of older versions do not record a hook
         return (
             "ended by run.stop_at_return or a hook"
             if goal is None

@@ -7,7 +7,7 @@ __all__ = ["result_text"]
 
 
 def result_text(run: TrainingRun, resume: str) -> str:
-    """Return the lines. `resume` is the command that continues a run that was stopped."""
+    """Return the lines. `resume` is the command or the call that continues a run that was stopped."""
     lines, counters, episodes = [], run.counters, run.counters.episodes
     if run.stopped:
         lines.append(f"stopped after iteration {run.done} of {run.last}")

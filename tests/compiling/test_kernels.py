@@ -128,3 +128,28 @@ def test_first_result_is_complete_before_the_others_are_computed() -> None:
     found = kernel.call_in_two((x, y), then)
     assert torch.equal(seen[0], expected[0])
     assert all(map(torch.equal, found, expected))
+
+
+def test_first_result_that_is_filled_or_overwritten_in_part() -> None:
+    """Copies to it must stay behind what is written before."""
+
+    def padded(x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        doubled = x * 2 @ x
+        result = x.new_zeros(8, 6)
+        result[1:7] = doubled
+        return (result,)
+
+    def overwritten(x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        early = x * 2 @ x
+        result = torch.cat([x, early])
+        result[3:9] = early
+        return (result,)
+
+    def gradient_of_a_slice(x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        with torch.enable_grad():
+            y = x.detach().requires_grad_()
+            return torch.autograd.grad((y[1:4] * x[:3]).sum(), y)
+
+    x = torch.linspace(-1, 1, 36, dtype=torch.float64).view(6, 6)
+    for formula in (padded, overwritten, gradient_of_a_slice):
+        assert torch.equal(InterpretedKernel(formula, (x,))(x)[0], formula(x)[0]), formula.__name__

@@ -307,11 +307,18 @@ class Builder:
         self._items = [item for item in self._items if isinstance(item, _Single) or item.operations]
 
     def _copy_early(self, array: int | None) -> None:
-        """Move copies to an array of results to the instructions that compute what is copied: a concatenation comes after all of these."""
+        """Move the copies that make up an array of results to the instructions that compute what is copied: a concatenation comes after all of these."""
+        writers = [item for item in self._items if _writes(item, array)]
+        copies = [item for item in writers if isinstance(item, _Single) and item.kind == _COPY]
+        # otherwise the array is also filled, or written twice in part, and the order matters
+        if len(copies) < len(writers) or sum(map(_copied, copies)) != sum(
+            {item.writes[0]: item.writes[0].size for item in copies}.values()
+        ):
+            return
         written: dict[Value, int] = {}
         later: dict[int, list[Fusion | _Single]] = defaultdict(list)
         for index, item in enumerate(self._items):
-            if isinstance(item, _Single) and item.kind == _COPY and _writes(item, array):
+            if _writes(item, array):
                 later[max((written.get(value, -1) for value in item.reads), default=-1)].append(item)
             else:
                 later[index].insert(0, item)
@@ -347,6 +354,12 @@ def _check_bounds(views: Sequence[View]) -> None:
 def _writes(item: Fusion | _Single, array: int | None) -> bool:
     """Return True if an instruction writes to an array of results."""
     return array is not None and any(value.array == array for value in item.writes)
+
+
+def _copied(copy: _Single) -> int:
+    """Return the number of elements that a copy writes."""
+    dims, *numbers = (word for word in copy.words if isinstance(word, int))
+    return math.prod(numbers[:dims])
 
 
 def _aligned(size: int) -> int:

@@ -41,6 +41,8 @@ def fixture_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     make_run("weak", ["stopped"], age=7300, env_steps=500, seconds=5.0, episodes=3, return_mean=-500.0)
     make_run("lost", ["killed"], "CartPole-v1", age=200, env_steps=490)
     make_run("never", [])
+    for name, iteration in (("old", 10), ("older", 4)):  # of a version that did not record starts
+        (make_run(name, []).path / "checkpoints" / f"{iteration:08}").mkdir(parents=True)
     make_run("grid/runs/a", ["failed"])
     make_run("search/runs/poor", ["stopped"]).mark_pruned("return 9")
     make_run("search/runs/unstarted", []).mark_pruned("return 9")
@@ -56,6 +58,7 @@ def table(capsys: pytest.CaptureFixture[str], *words: str) -> list[list[str]]:
 def test_every_state_is_recognized(runs: None) -> None:
     states = {str(run.path.relative_to("runs")): run.state for run in list_runs(Path("runs"))}
     ended = {"best": "done", "weak": "stopped", "lost": "killed", "never": "new", "grid/runs/a": "failed"}
+    ended |= {"old": "done", "older": "stopped"}
     ended |= {f"search/runs/{name}": "pruned" for name in ("poor", "unstarted", "completed")}
     assert states == ended | {"bad": "broken"}
     [poor] = [run for run in list_runs(Path("runs"), "pruned") if run.path.name == "poor"]

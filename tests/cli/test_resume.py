@@ -27,6 +27,7 @@ from lockstep.run import manifest
 from lockstep.run.folder import RunFolder
 from lockstep.run.manifest import encode_state, hash_file
 from lockstep.runtime.rank_info import RankInfo
+from lockstep.telemetry.listing import list_run
 
 COMPLETE = "runs/first is complete: 2 iterations; set a larger --total-steps to continue\n"
 
@@ -50,6 +51,21 @@ def test_a_run_that_begins_again_says_why(run: Path, tmp_path: Path, capsys: pyt
     assert capsys.readouterr().out.startswith(
         "restarting again, which has no checkpoint: CartPole-v1, 1 rank, cpu, in "
     )
+
+
+def test_a_run_older_than_a_field_keeps_what_it_did(run: Path, tmp_path: Path) -> None:
+    """Kernels, portable bits and records of starts came later than the first run folders."""
+    folder = RunFolder(tmp_path / "old")
+    shutil.copytree(run, folder.path)
+    tree = folder.tree()
+    del tree["runtime"]["compile"], tree["runtime"]["bits"]  # type: ignore[attr-defined]
+    (folder.path / "config.json").write_text(json.dumps(tree))
+    (folder.path / "starts.jsonl").unlink()
+    assert list_run(folder.path).state == "done"
+    assert main(["resume", str(folder.path), "--total-steps", "768"]) == 0
+    assert folder.checkpoints()[-1] == 3
+    _, config = open_run(folder.path)
+    assert (config.runtime.compile, config.runtime.bits) == ("off", "fast")
 
 
 @pytest.fixture(name="finished_elsewhere")

@@ -1,5 +1,6 @@
 """Checks of an environment: each kind of fault is found, and environments without faults pass."""
 
+from functools import partial
 from typing import Any
 
 import gymnasium as gym
@@ -141,6 +142,14 @@ def test_fault_is_found(fault: str, name: str, level: str, text: str) -> None:
     finding = found(fault)[name]
     assert finding.level == level
     assert text in finding.text
+
+
+def test_episodes_of_a_slow_environment_are_cut(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The time for an episode is set to 0: each has the least number of steps, and is repeated for as many."""
+    monkeypatch.setattr("lockstep.envs.checking._SECONDS", 0.0)
+    findings = {finding.name: finding for finding in lockstep.check_env(partial(Walk, "endless"))}
+    assert findings["episodes"].text.startswith("100 steps, ")
+    assert findings["determinism"].level == findings["independence"].level == "ok"
 
 
 def test_environment_that_depends_on_earlier_episodes_can_not_be_resumed() -> None:

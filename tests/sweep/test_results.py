@@ -51,14 +51,17 @@ def test_combinations_are_medians_and_quartiles_over_seeds(tmp_path: Path) -> No
     assert best([first, second]) == "20 with ppo.clip 0.2"
 
 
-def test_a_pruned_trial_has_no_result(tmp_path: Path) -> None:
-    members = [member(tmp_path, 1, 0.2, 10.0), member(tmp_path, 1, 0.3, 90.0)]
-    members[1].folder.mark_pruned("return 2 is low")  # also if its run was over before it could be ended
+def test_a_pruned_trial_shows_its_return_and_is_not_the_best(tmp_path: Path) -> None:
+    pruned = [member(tmp_path, 1, 0.3, 90.0), member(tmp_path, 2, 0.3, None)]
+    (pruned[1].folder.path / "metrics.jsonl").unlink()  # this seed had not started
+    members = [member(tmp_path, 1, 0.2, 10.0), *pruned]
+    for run in pruned:
+        run.folder.mark_pruned("return 2 is low")  # also if its run was over before it could be ended
     runs = [run_row(run, 0) for run in members]
-    assert [run["state"] for run in runs] == ["done", PRUNED]
+    assert [run["state"] for run in runs] == ["done", PRUNED, PRUNED]
     first, second = summary_rows(members, runs)
-    assert (second["done"], second["pruned"], second["return_median"]) == (0, 1, None)
-    assert table([first, second])[2].split() == ["0.3", "pruned", "-", "-", "-", "-"]
+    assert (second["done"], second["pruned"], second["return_median"]) == (0, 2, 90.0)
+    assert table([first, second])[2].split() == ["0.3", "pruned", "90", "90", "to", "90", "2.5", "1,024"]
     assert best([first, second]) == "10 with ppo.clip 0.2"
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from lockstep.config import VERSION
 
-__all__ = ["check_version", "former_defaults", "with_present_names"]
+__all__ = ["VALUES_BEFORE", "check_version", "former_defaults", "with_present_names"]
 
 _CHANGED_DEFAULTS: dict[int, dict[str, dict[str, object]]] = {
     1: {
@@ -24,6 +24,8 @@ _CHANGED_DEFAULTS: dict[int, dict[str, dict[str, object]]] = {
     }
 }
 """Defaults of a version that the next version changed."""
+VALUES_BEFORE = {"runtime": {"compile": "off", "bits": "fast"}}
+"""What runs did before these fields existed. The config of a run has all fields that existed when it was created."""
 _RENAMED = {"curiosity.neighbours": "curiosity.neighbors"}
 """Present names of fields by former names, `section.field`."""
 _RENAMED_VALUES = {("plan.correction", "behaviour"): "behavior"}

@@ -1,7 +1,9 @@
 """Checks of an environment: Gymnasium's API, spaces, values, determinism and replay."""
 
+import math
+import time
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any, Literal, NamedTuple
@@ -37,6 +39,9 @@ __all__ = ["Finding", "check_env", "check_environment"]
 _EPISODES = 3
 _STEPS = 1_000
 """Largest number of steps of an episode that is played."""
+_SECONDS = 2.0
+"""Time after which an episode of a slow environment is cut; it has at least `_LEAST_STEPS` steps."""
+_LEAST_STEPS = 100
 _RESTORED_AFTER = 50
 
 
@@ -102,8 +107,9 @@ def check_environment(config: EnvConfig) -> Iterator[Finding]:
     interface = Interface.from_factory(factory)
     yield Finding("spaces", "ok", _describe(interface))
     yield _check_api(config, masked=bool(interface.spaces.mask_size))
+    limits = dict.fromkeys(range(_EPISODES), _STEPS)
     try:
-        episodes = _play(factory, interface, range(_EPISODES))
+        episodes = _play(factory, interface, limits, _SECONDS)
     except Exception as error:
         yield Finding("episodes", "fail", f"{config.id} {failure_text(type(error), error)}")
         return
@@ -111,7 +117,8 @@ def check_environment(config: EnvConfig) -> Iterator[Finding]:
     env.close()
     yield from _check_values(episodes, env.observation_space)
     yield _check_length(config, episodes)
-    again = _play(factory, interface, range(_EPISODES))
+    limits = {number: len(steps) - 1 for number, steps in enumerate(episodes)}
+    again = _play(factory, interface, limits)
     same = "equal seeds and actions give equal episodes"
     yield (
         determinism := _compare(
@@ -119,7 +126,7 @@ def check_environment(config: EnvConfig) -> Iterator[Finding]:
         )
     )
     if determinism.level == "ok":
-        alone = [_play(factory, interface, [episode])[0] for episode in range(_EPISODES)]
+        alone = [_play(factory, interface, {number: limits[number]})[0] for number in limits]
         independent = "an episode does not depend on earlier ones"
         yield _compare("independence", episodes, alone, independent, "if the environment has played no earlier episode")
     by_replay = "an environment that is restored by replay continues with the same bits"
@@ -130,24 +137,32 @@ def check_environment(config: EnvConfig) -> Iterator[Finding]:
         yield _check_vector(config)
 
 
-def _play(factory: EnvFactory, interface: Interface, episodes: Sequence[int]) -> list[list[_Step]]:
-    """Play consecutive episodes in a new environment, each until its end or for `_STEPS` steps."""
-    first = EpisodeLog(episodes[0], np.zeros((0,)))
+def _play(
+    factory: EnvFactory, interface: Interface, limits: Mapping[int, int], seconds: float = math.inf
+) -> list[list[_Step]]:
+    """Play consecutive episodes in a new environment.
+
+    Each is played until its end, for the number of steps in `limits`, or for `seconds` if that takes longer than `_LEAST_STEPS` steps.
+    """
+    first = EpisodeLog(min(limits), np.zeros((0,)))
     env = SeededEpisodes(factory, interface, EnvironmentSeeds(0, "check", 1), 0, first)
     convert, spaces = action_converter(interface.action_space), interface.spaces
     played = []
     try:
         observation, _ = env.reset()
-        for episode in episodes:
+        for episode, limit in limits.items():
             generator, steps = stream(0, "check-actions", episode), [_step_of(observation, 0.0, (False, False), spaces)]
-            while not any(steps[-1].ended) and len(steps) <= _STEPS:
+            end = time.monotonic() + seconds
+            while not any(steps[-1].ended) and len(steps) <= limit:
+                if len(steps) > _LEAST_STEPS and time.monotonic() > end:
+                    break
                 actions = random_actions(spaces, generator, mask_of(spaces, steps[-1].row))
                 action = each_action(convert(actions))[0]
                 observation, reward, *ends, _ = env.step(action)
                 steps.append(_step_of(observation, reward, (bool(ends[0]), bool(ends[1])), spaces))
             played.append(steps)
-            if episode != episodes[-1]:
-                env.waiting = True  # an episode that is longer than `_STEPS` is left
+            if episode != max(limits):
+                env.waiting = True  # an episode that is longer than its limit is left
                 observation, *_ = env.step(None)
     finally:
         env.close()

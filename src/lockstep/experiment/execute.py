@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from lockstep.config import VERSION, Config
 from lockstep.config.decode import decode, encode
-from lockstep.config.versions import check_version, former_defaults, with_present_names
+from lockstep.config.versions import VALUES_BEFORE, check_version, former_defaults, with_present_names
 from lockstep.experiment.resolve import importable, iterations
 from lockstep.files import remove_leftovers
 from lockstep.processes.portable import is_portable
@@ -131,7 +131,8 @@ def decode_config(tree: dict[str, object], path: Path) -> Config:
         raise ValueError(f"{path} has no version: it was not written by lockstep")
     version = check_version(tree.pop("version"), path)
     try:
-        return decode(with_present_names(tree), decode(former_defaults(version), Config()))
+        defaults = decode(former_defaults(version), decode(VALUES_BEFORE, Config()))
+        return decode(with_present_names(tree), defaults)
     except ValueError as error:
         raise ValueError(f"{path}: {error}") from None
 

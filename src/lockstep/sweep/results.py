@@ -43,28 +43,28 @@ def run_row(member: Member, code: int | None) -> Row:
 
 
 def summary_rows(members: Sequence[Member], runs: Sequence[Row]) -> list[Row]:
-    """Return one row per combination of values: medians, and quartiles of the return, over the seeds that are done."""
+    """Return one row per combination of values: medians, and quartiles of the return, over the seeds that are done or pruned."""
     groups: dict[tuple[tuple[str, object], ...], list[Row]] = {}
     for member, run in zip(members, runs, strict=True):
         key = tuple((path, _key(value)) for path, value in member.values.items() if path != SEED)
         groups.setdefault(key, []).append(run)
     rows: list[Row] = []
     for key, group in groups.items():
-        done = [run for run in group if run["state"] == DONE]
-        returns = [run["return"] for run in done if run["return"] is not None]
+        ended = [run for run in group if run["state"] in (DONE, PRUNED)]
+        returns = [run["return"] for run in ended if run["return"] is not None]
         low, median, high = np.percentile(returns, (25, 50, 75)).tolist() if returns else (None, None, None)
         rows.append(
             {
                 **{path: group[0][path] for path, _ in key},
                 "seeds": len(group),
-                "done": len(done),
+                "done": sum(run["state"] == DONE for run in group),
                 "pruned": sum(run["state"] == PRUNED for run in group),
                 "failed": sum(run["state"] == FAILED for run in group),
                 "return_median": median,
                 "return_first_quartile": low,
                 "return_third_quartile": high,
-                "env_steps_median": _median(done, "env_steps"),
-                "seconds_median": _median(done, "seconds"),
+                "env_steps_median": _median(ended, "env_steps"),
+                "seconds_median": _median(ended, "seconds"),
             }
         )
     return rows
@@ -76,7 +76,8 @@ def _key(value: object) -> object:
 
 
 def _median(rows: Sequence[Row], name: str) -> float | None:
-    return statistics.median(row[name] for row in rows) if rows else None
+    values = [row[name] for row in rows if row[name] is not None]  # a seed of a pruned trial may not have started
+    return statistics.median(values) if values else None
 
 
 def table(rows: Sequence[Row]) -> list[str]:
@@ -101,7 +102,7 @@ def table(rows: Sequence[Row]) -> list[str]:
 
 def best(rows: Sequence[Row]) -> str | None:
     """Describe the combination with the highest median return. Return None if no run is done."""
-    done = [row for row in rows if row["return_median"] is not None]
+    done = [row for row in rows if row["return_median"] is not None and not row["pruned"]]
     if not done:
         return None
     row = max(done, key=lambda row: row["return_median"])

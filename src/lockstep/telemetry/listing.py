@@ -127,8 +127,10 @@ def state_of(folder: RunFolder) -> tuple[State, str]:
     pruned = folder.why_pruned()
     if pruned is not None:  # also if its last iteration was over before it could be ended
         return "pruned", pruned
-    if last is None:
-        return "new", ""
+    if last is None:  # it has not begun, or it is of a version that did not record starts
+        saved = folder.checkpoints()
+        state: State = "done" if saved and _share(folder.tree(), saved[-1]) == 100 else "stopped"
+        return state if saved else "new", ""
     return (last.how, last.why) if last.how in STATES else ("killed", "")
 
 

@@ -129,7 +129,7 @@ class Sidecar:
                 return False
             if waited > _QUIET_WAIT and not announced:
                 announced = True
-                text = f"lockstep: waiting up to {timeout:.0f} s for {self._name} to finish; press Ctrl-C to skip"
+                text = f"lockstep: waiting for {self._name} to finish, at most {timeout:.0f} s; press Ctrl-C to skip"
                 print(text, file=sys.stderr, flush=True)
             self._report_progress()
             beat()

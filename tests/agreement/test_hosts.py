@@ -88,7 +88,7 @@ gym.register("Spots-v0", Spots)
 
 
 @pytest.mark.command("g++")
-@pytest.mark.parametrize("places", [(0, 1), (0, 0, 1, 1)])
+@pytest.mark.parametrize("places", [pytest.param((0, 1), marks=pytest.mark.exhaustive), (0, 0, 1, 1)])
 def test_gradients_that_are_added_during_the_backward_pass_give_the_bits_of_one_rank(
     places: tuple[int, ...], hosts: None, run_cli, tmp_path: Path, environ: dict[str, str]
 ) -> None:

@@ -43,7 +43,7 @@ def evaluators(run: Path) -> list[int]:
 
 def unexpected(stderr: str) -> list[str]:
     """Lines on stderr, except the one that announces waiting, which depends on the speed of the machine."""
-    return [line for line in stderr.splitlines() if "; press Ctrl-C to skip" not in line]
+    return [line for line in stderr.splitlines() if "press Ctrl-C" not in line]
 
 
 @pytest.mark.slow
@@ -182,7 +182,7 @@ def test_training_goes_on_after_the_evaluating_process_was_killed(begin, run_cli
 def test_ctrl_c_skips_what_remains_after_the_last_iteration(begin, tmp_path: Path) -> None:
     words = ("--total-steps", 512, "--run.evaluate-every", 1, "--run.evaluate-episodes", 10**6, "--name", "first")
     process = begin("train", *WORDS, *words, "--out", tmp_path / "runs")
-    assert process.stderr.readline().startswith("lockstep: waiting for evaluation to finish, at most 3600 s; press Ctrl-C")
+    assert process.stderr.readline().startswith("lockstep: waiting for evaluation to finish, at most 3600 s")
     os.kill(process.pid, signal.SIGINT)
     stdout, stderr = process.communicate(timeout=100)
     assert process.returncode == 0, "training had ended"

@@ -53,19 +53,19 @@ def test_a_run_that_begins_again_says_why(run: Path, tmp_path: Path, capsys: pyt
     )
 
 
-def test_a_run_older_than_a_field_keeps_what_it_did(run: Path, tmp_path: Path) -> None:
-    """Kernels, portable bits and records of starts came later than the first run folders."""
+def test_a_run_that_is_older_than_a_field_is_resumed(run: Path, tmp_path: Path) -> None:
+    """Kernels and records of starts came later than the first run folders."""
     folder = RunFolder(tmp_path / "old")
     shutil.copytree(run, folder.path)
     tree = folder.tree()
-    del tree["runtime"]["compile"], tree["runtime"]["bits"]  # type: ignore[attr-defined]
+    del tree["runtime"]["compile"]  # type: ignore[attr-defined]
     (folder.path / "config.json").write_text(json.dumps(tree))
     (folder.path / "starts.jsonl").unlink()
     assert list_run(folder.path).state == "done"
     assert main(["resume", str(folder.path), "--total-steps", "768"]) == 0
     assert folder.checkpoints()[-1] == 3
     _, config = open_run(folder.path)
-    assert (config.runtime.compile, config.runtime.bits) == ("off", "fast")
+    assert config.runtime.compile == "off"
 
 
 @pytest.fixture(name="finished_elsewhere")

@@ -302,7 +302,7 @@ def read_terminal(descriptor: int, output: bytearray) -> None:
             output += part
 
 
-@pytest.mark.serial
+@pytest.mark.slow
 def test_terminal_shows_a_run_that_is_trained_and_stopped(begin, tmp_path: Path, environ: dict[str, str]) -> None:
     words = ("--env.engine", "gymnasium-vector", "--runtime.compile", "off", "--run.progress", "off", "--name", "live")
     trained = begin("train", "cartpole", *words, "--plan.shards", 2, "--plan", "1:1", "--total-steps", 10**8)
@@ -320,16 +320,16 @@ def test_terminal_shows_a_run_that_is_trained_and_stopped(begin, tmp_path: Path,
     done = len(run.metrics())
     wait_for(lambda: len(run.metrics()) > done + 5, "some more")
     watching[0].send_signal(signal.SIGINT)
-    assert watching[0].wait(timeout=30) == 130
+    assert watching[0].wait(timeout=60) == 130
     trained.terminate()
-    assert trained.wait(timeout=30) == 75
+    assert trained.wait(timeout=60) == 75
     wait_for(lambda: b"waiting for lockstep resume: stopped by SIGTERM" in output, "that the interruption is shown")
     resumed = begin("resume", "live", "--run.progress", "off", "--plan", "1:1")
     wait_for(lambda: b"resumed 1 time" in output, "that the resumed run is shown")
     watching[1].send_signal(signal.SIGINT)
-    assert watching[1].wait(timeout=30) == 130
+    assert watching[1].wait(timeout=60) == 130
     resumed.terminate()
-    assert resumed.wait(timeout=30) == 75
+    assert resumed.wait(timeout=60) == 75
     reader.join()
     os.close(reading_end)
     plain = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", output.decode())

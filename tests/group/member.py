@@ -26,6 +26,8 @@ SHARDS = 2
 SMALL = 1 << 16
 """Bytes of an arena in these tests, so that payloads of ordinary size need several pieces."""
 TIMEOUT = 30.0
+LIMITS = {"partition": 3.0, "late": 8.0, "absent": 8.0}
+"""Timeouts of scenarios in which ranks wait for a lost one."""
 SECRET = b"0123456789abcdef"
 ALONE = {"hosts": 0, "machines": -1}
 """The rank that is alone on its host, by the kinds that have several hosts."""
@@ -336,7 +338,7 @@ def main(kind: str, scenario: str, rank: int, size: int, address: str, descripto
     if scenario == "secret" and rank == size - 1:
         global SECRET
         SECRET = b"another secret.."
-    group = join(kind, rank, size, address, descriptor, 3.0 if scenario in ("late", "absent", "partition") else TIMEOUT)
+    group = join(kind, rank, size, address, descriptor, LIMITS.get(scenario, TIMEOUT))
     if scenario == "work":
         check_all(group, kind)
     elif scenario == "devices":

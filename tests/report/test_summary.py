@@ -73,7 +73,7 @@ def test_summary_of_results_and_settings(run_cli: Callable[..., tuple[int, str, 
 
 def make_run(tmp_path: Path, metrics: str = "", **more: object) -> Path:
     """Create a minimal run folder."""
-    tree: dict[str, object] = {"version": VERSION, "run": {"total_steps": 4096}, **more}
+    tree: dict[str, object] = {"version": VERSION, "run": {"total_steps": 4096}, "runtime": {"compile": "auto"}, **more}
     RunFolder.create(tmp_path / "run", tree, {})
     (tmp_path / "run/metrics.jsonl").write_text(metrics)
     return tmp_path / "run"
@@ -149,6 +149,7 @@ def test_expected_results_of_presets() -> None:
 
 
 def test_the_command_of_a_family_names_the_environment(tmp_path: Path) -> None:
-    tree = {"version": VERSION, "plan": {"shards": 4}, "run": {"total_steps": 200_000}}
+    sizes = {"plan": {"shards": 4}, "run": {"total_steps": 200_000}}
+    tree = {"version": VERSION, "runtime": {"compile": "auto"}, **sizes}
     RunFolder.create(tmp_path / "run", tree, {"preset": "classic"})
     assert read_summary(tmp_path / "run").command == "lockstep train classic --env CartPole-v1"

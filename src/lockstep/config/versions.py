@@ -24,8 +24,8 @@ _CHANGED_DEFAULTS: dict[int, dict[str, dict[str, object]]] = {
     }
 }
 """Defaults of a version that the next version changed."""
-VALUES_BEFORE = {"runtime": {"compile": "off", "bits": "fast"}}
-"""What runs did before these fields existed. The config of a run has all fields that existed when it was created."""
+VALUES_BEFORE = {"runtime": {"compile": "off"}}
+"""Values of fields for runs that are older than the fields: the config of a run has all fields that existed when it was created."""
 _RENAMED = {"curiosity.neighbours": "curiosity.neighbors"}
 """Present names of fields by former names, `section.field`."""
 _RENAMED_VALUES = {("plan.correction", "behaviour"): "behavior"}

@@ -149,6 +149,7 @@ def test_episodes_of_a_slow_environment_are_cut(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr("lockstep.envs.checking._SECONDS", 0.0)
     findings = {finding.name: finding for finding in lockstep.check_env(partial(Walk, "endless"))}
     assert findings["episodes"].text.startswith("100 steps, ")
+    assert "the environment is slow, so episodes were cut after 0 s; no time limit" in findings["episodes"].text
     assert findings["determinism"].level == findings["independence"].level == "ok"
 
 

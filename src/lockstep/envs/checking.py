@@ -244,6 +244,8 @@ def _check_length(config: EnvConfig, episodes: Sequence[Sequence[_Step]]) -> Fin
     returns = [sum(step.reward for step in steps) for steps in episodes]
     steps = f"{min(lengths)} to {max(lengths)} steps" if min(lengths) < max(lengths) else counted(lengths[0], "step")
     played = f"{steps}, return {np.mean(returns):.4g} with random actions"
+    if any(len(steps) <= _STEPS and not any(steps[-1].ended) for steps in episodes):
+        played += f"; the environment is slow, so episodes were cut after {_SECONDS:g} s"
     if has_time_limit(config) or all(steps[-1].ended[1] for steps in episodes):
         return Finding("episodes", "ok", played)
     if all(any(steps[-1].ended) for steps in episodes):

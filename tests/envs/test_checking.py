@@ -144,6 +144,10 @@ def test_fault_is_found(fault: str, name: str, level: str, text: str) -> None:
     assert text in finding.text
 
 
+def test_equal_rewards_are_no_range() -> None:
+    assert Finding("rewards", "ok", "finite, all 1") in lockstep.check_env("CartPole-v1")
+
+
 def test_episodes_of_a_slow_environment_are_cut(monkeypatch: pytest.MonkeyPatch) -> None:
     """The time for an episode is set to 0: each has the least number of steps, and is repeated for as many."""
     monkeypatch.setattr("lockstep.envs.checking._SECONDS", 0.0)

@@ -236,7 +236,8 @@ def _check_values(episodes: Sequence[Sequence[_Step]], space: gym.Space[Any]) ->
 
 
 def _range(values: NDArray[Any]) -> str:
-    return f"between {values.min():.4g} and {values.max():.4g}"
+    low, high = values.min(), values.max()
+    return f"between {low:.4g} and {high:.4g}" if low < high else f"all {low:.4g}"
 
 
 def _check_length(config: EnvConfig, episodes: Sequence[Sequence[_Step]]) -> Finding:

@@ -26,9 +26,9 @@ def reached(run: Path, iterations: int) -> Callable[[], bool]:
     return lambda: len(rows(run)) >= iterations
 
 
-def slow_hook(folder: Path) -> tuple[str, str]:
-    """Return flags with which every iteration of a run in `folder` takes 0.1 s longer, so that tests can interrupt it. No result changes."""
-    folder.joinpath("slow.py").write_text("import time\n\n\ndef on_iteration(iteration):\n    time.sleep(0.1)\n")
+def slow_hook(folder: Path, seconds: float = 0.1) -> tuple[str, str]:
+    """Return flags with which every iteration of a run in `folder` takes longer, so that tests can interrupt it. No result changes."""
+    folder.joinpath("slow.py").write_text(f"import time\n\n\ndef on_iteration(iteration):\n    time.sleep({seconds})\n")
     return "--run.hooks", "slow"
 
 

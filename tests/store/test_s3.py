@@ -55,7 +55,7 @@ def test_a_lost_machine_is_replaced_by_repeating_the_command(
     s3: dict[str, str], run_cli: Callable[..., Finished], begin: Callable[..., Program], tmp_path: Path
 ) -> None:
     run = tmp_path / "runs" / "one"
-    lost = begin((*TASK, *STORED, *slow_hook(tmp_path)), s3)
+    lost = begin((*TASK, *STORED, *slow_hook(tmp_path, 0.5)), s3)  # until the first copy, which may take long
     wait_for(lambda: any(name.endswith("/state.json") for name in RemoteRun(STORE, "one").sizes()), "a copy")
     stored = len(digests(run))
     lost.kill()

@@ -31,7 +31,13 @@ PORTABLE_SERVER = "LOCKSTEP_TEST_PORTABLE_SERVER"
 """Environment variable with the address of the server that forks ranks with `runtime.bits: portable`, whose variables it has from its start."""
 PLAIN = (
     *("COLUMNS", "LINES", "PWD", "OLDPWD", "FORCE_COLOR", "NO_COLOR", "TERM", "PET_STANDALONE"),
-    *("KMP_DUPLICATE_LIB_OK", "PYGAME_HIDE_SUPPORT_PROMPT", "RAY_CLIENT_MODE", "SDL_AUDIODRIVER"),
+    *(
+        "KMP_DUPLICATE_LIB_OK",
+        "PYGAME_HIDE_SUPPORT_PROMPT",
+        "RAY_CLIENT_MODE",
+        "SDL_AUDIODRIVER",
+        "TORCH_CPP_LOG_LEVEL",
+    ),
 )
 """Variables that do not affect imports, or that modules set themselves. The same holds for variables of lockstep and of pytest."""
 LATE = (

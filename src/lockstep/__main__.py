@@ -21,6 +21,8 @@ def command() -> NoReturn:
         listen(
             announce=False
         )  # what these commands import takes seconds, in which a signal must not kill the process silently
+    # PyTorch prints warnings of its sockets, of several lines each, where lockstep reports the lost rank in one line
+    os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
     code = main()
     atexit._run_exitfuncs()
     for stream in (sys.stdout, sys.stderr):

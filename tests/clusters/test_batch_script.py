@@ -82,14 +82,16 @@ def test_task_of_an_array_trains_its_run(tmp_path: Path) -> None:
         ([3], 0, 3, ""),
         ([75, 75, 75, 75, 0], 4, 0, ""),
         ([4, 137, 0], 2, 0, ""),
+        ([6, 6, 6, 6, 0], 4, 0, ""),
         ([4, 4, 4], 2, 4, "lockstep: not started again: the limit of 2 restarts within an hour was reached\n"),
     ],
 )
 def test_exit_code_of_srun_decides_whether_the_job_goes_on(
     tmp_path: Path, ended: list[int], requeued: int, code: int, message: str
 ) -> None:
-    """Programs of the test take the places of srun and scontrol."""
-    for program, content in {"srun": "exit $SRUN_ENDS_WITH", "scontrol": f'echo "$*" >> {tmp_path}/requeued'}.items():
+    """Programs of the test take the places of srun, scontrol and sleep."""
+    programs = {"srun": "exit $SRUN_ENDS_WITH", "sleep": f'test "$1" = 60 && touch {tmp_path}/slept'}
+    for program, content in (programs | {"scontrol": f'echo "$*" >> {tmp_path}/requeued'}).items():
         (tmp_path / program).write_text(f"#!/bin/bash\n{content}\n")
         (tmp_path / program).chmod(0o755)
     todo = job(tmp_path / "run", [2], restarts=2)
@@ -101,6 +103,7 @@ def test_exit_code_of_srun_decides_whether_the_job_goes_on(
         done = subprocess.run(["bash"], input=script, check=False, **words)
     calls = (tmp_path / "requeued").read_text().splitlines() if requeued else []
     assert (calls, done.returncode, done.stderr) == (["requeue 7"] * requeued, code, message)
+    assert (tmp_path / "slept").exists() == (6 in ended)
 
 
 @pytest.mark.parametrize(

@@ -68,6 +68,13 @@ def test_single_rank_does_not_restart_itself_if_there_are_no_restarts(capsys: py
         ((), "--on kubernetes needs --job image=…, such as image=registry/lockstep"),
         (("--job", "image=x"), "--on kubernetes needs --job claim=…, such as claim=runs"),
         ((*JOB, "nodes=2"), "--job nodes: --on kubernetes has no such option; it has image, claim, cpu, memory, gpus"),
+        ((*JOB, "memory=lots"), "--job memory is 'lots': Kubernetes takes values such as 4Gi"),
+        ((*JOB, "gpus=0.5"), "--job gpus is '0.5': Kubernetes takes values such as 1"),
+        (
+            ("--job", "image=a b", "claim=x"),
+            "--job image is 'a b': Kubernetes takes values such as registry/lockstep:0.1",
+        ),
+        (("--job", "image=a", "claim=B_$"), "--job claim is 'B_$': Kubernetes takes values such as runs"),
         ((*JOB, "--ranks", "1:2"), "--ranks is 1:2: a Job of Kubernetes has a fixed number of pods; give one number"),
     ],
 )

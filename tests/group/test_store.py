@@ -91,4 +91,4 @@ def test_rank_that_does_not_arrive_is_named(rank: int) -> None:
             threads.submit(make, other, 2, timedelta(seconds=20))
     with pytest.raises(TimeoutError) as caught:
         make(rank, 2, timedelta(seconds=0.2))
-    assert caught.value.args == (f"rank {1 - rank}", "timed out waiting at env://")
+    assert caught.value.args == (f"rank {1 - rank}", "no connection within 0.2 s (see runtime.timeout)")

@@ -21,15 +21,23 @@ TASK += ["--ppo.minibatches", "2", "--total-steps", "25_600", "--run.progress", 
 
 @pytest.fixture(name="start_ranks")
 def fixture_start_ranks(tmp_path: Path, environ: dict[str, str], warm: Warm):
-    """Return `start_ranks(*secrets)`, which starts one rank for each secret, all at one port of the loopback interface, and returns them."""
+    """Return `start_ranks(*secrets)`, which starts one rank for each secret, all at one port of a host, and returns them.
+
+    A rank with None has no secret; `missing` is a rank that is not started.
+    """
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
     started: list[subprocess.Popen[str]] = []
 
-    def start(*secrets: str, timeout: int = 60) -> list[subprocess.Popen[str]]:
+    def start(
+        *secrets: str | None, timeout: int = 60, host: str = "127.0.0.1", missing: int | None = None
+    ) -> list[subprocess.Popen[str]]:
         for rank, secret in enumerate(secrets):
-            variables = {"RANK": str(rank), "WORLD_SIZE": str(len(secrets)), "LOCKSTEP_SECRET": secret}
-            variables |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
+            if rank == missing:
+                continue
+            variables = {"RANK": str(rank), "WORLD_SIZE": str(len(secrets))}
+            variables |= {} if secret is None else {"LOCKSTEP_SECRET": secret}
+            variables |= {"MASTER_ADDR": host, "MASTER_PORT": str(port)}
             words = [*TASK, "--name", "run", "--runtime.backend", "gloo", "--runtime.timeout", str(timeout)]
             started.append(warm.begin(*words, cwd=tmp_path, environ=environ | variables))
         return started
@@ -67,13 +75,39 @@ def test_rank_with_another_secret_is_refused(start_ranks, tmp_path: Path) -> Non
     printed = stranger.communicate(timeout=60)[1].splitlines()
     assert stranger.returncode not in (None, 0)
     assert len(printed) == 1
-    assert "127.0.0.1" in printed[0]
-    assert "has another secret (see LOCKSTEP_SECRET)" in printed[0]
+    assert printed[0].startswith("lockstep: rank 0 is lost in phase 'start': 127.0.0.1:")
+    assert printed[0].endswith(" has another secret: LOCKSTEP_SECRET must be the same for all ranks")
     printed = rank.communicate(timeout=60)[1].splitlines()
     assert rank.returncode not in (None, 0)
     assert len(printed) == 1
     assert "rank 1" in printed[0]
     assert not (tmp_path / "runs").exists()
+
+
+NO_ADDRESS = "lost in phase 'start': the host no-such-host.invalid has no address: "
+LATE = "rank 1 is lost in phase 'start': no connection within 4 s (see runtime.timeout)"
+
+
+@pytest.mark.parametrize(
+    ("secrets", "options", "problems"),
+    [
+        ((None, None), {"missing": 0}, ("rank 0 is lost in phase 'start': no connection to 127.0.0.1:",)),
+        ((None, None), {"missing": 1}, (LATE,)),
+        ((SECRET, SECRET), {"missing": 1}, (f"{LATE}; LOCKSTEP_SECRET must be the same for all ranks",)),
+        ((None, None), {"host": "no-such-host.invalid"}, (NO_ADDRESS, "no connection to no-such-host.invalid:")),
+        ((SECRET, None), {}, (LATE, " asks for a secret: LOCKSTEP_SECRET must be the same for all ranks")),
+        ((None, SECRET), {}, (LATE, " does not ask for the secret: LOCKSTEP_SECRET must be the same for all ranks")),
+    ],
+)
+def test_ranks_that_do_not_connect_end_in_one_line(
+    secrets: tuple[str | None, ...], options: dict[str, object], problems: tuple[str, ...], start_ranks
+) -> None:
+    """PyTorch's own store would print stack traces of C++, after up to three times the timeout."""
+    for rank, problem in zip(start_ranks(*secrets, timeout=4, **options), problems, strict=True):
+        printed = rank.communicate(timeout=60)[1].splitlines()
+        assert rank.returncode == 4, printed
+        assert len(printed) == 1
+        assert problem in printed[0]
 
 
 def test_short_secret_is_refused(start_ranks, tmp_path: Path) -> None:

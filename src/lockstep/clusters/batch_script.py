@@ -10,7 +10,7 @@ from pathlib import Path
 
 from lockstep.clusters.job import Job, SweepJob
 from lockstep.files import write_atomically
-from lockstep.processes.exit_codes import BAD_INPUT, DONE, REPRODUCIBLE, STOPPED_BY_SIGNAL
+from lockstep.processes.exit_codes import BAD_INPUT, DONE, IN_USE, REPRODUCIBLE, STOPPED_BY_SIGNAL
 from lockstep.processes.parent import own_command
 
 __all__ = ["array_script", "batch_script", "faults_file", "write_array"]
@@ -22,6 +22,8 @@ _SET_BY_LOCKSTEP = (
 """Options of sbatch that the script sets itself, or that would make it another kind of job."""
 _NOTICE = 120
 """Seconds before the time limit of the job at which the ranks are asked to stop. A clean stop takes at most 20."""
+_PAUSE = 60
+"""Seconds before a job starts again that has found its run in use."""
 _LEAST_MINUTES = 5
 """Minimum time limit. With less, most of the time would be the notice."""
 
@@ -40,6 +42,7 @@ code=$?
 case $code in
     {final}) exit $code ;; # complete, or an error that would occur again
     {stopped}) ;; # stopped by a signal
+    {in_use}) sleep {pause} ;; # another process trains the run, such as one of an earlier start that has not ended yet
     *)
         echo "$(date +%s) exit code $code" >> "$faults"
         if [ "$(awk -v since="$(($(date +%s) - 3600))" '$1 > since' "$faults" | wc -l)" -gt {restarts} ]; then
@@ -114,6 +117,8 @@ def _script(job: Job | SweepJob, sizes: Sequence[int], choice: str, names: Mappi
         cpus=' --cpus-per-task="$SLURM_CPUS_PER_TASK"' if "cpus-per-task" in job.options else "",
         final="|".join(map(str, (DONE, *REPRODUCIBLE))),
         stopped=STOPPED_BY_SIGNAL,
+        in_use=IN_USE,
+        pause=_PAUSE,
         bad_input=BAD_INPUT,
         restarts=job.restarts,
     )

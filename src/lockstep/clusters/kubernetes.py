@@ -12,7 +12,15 @@ from lockstep.processes.exit_codes import DONE, REPRODUCIBLE, STOPPED_BY_SIGNAL
 
 __all__ = ["manifest", "submit"]
 
-_OPTIONS = ("image", "claim", "cpu", "memory", "gpus")
+_QUANTITY = r"(\d+\.?\d*|\.\d+)([numkMGTPE]|[KMGTPE]i|[eE][-+]?\d+)?"
+_FORMS = {
+    "image": (r"[a-zA-Z0-9][\w.:/@-]*", "registry/lockstep:0.1"),
+    "claim": (r"[a-z0-9]([a-z0-9.-]{0,251}[a-z0-9])?", "runs"),
+    "cpu": (_QUANTITY, "2 or 500m"),
+    "memory": (_QUANTITY, "4Gi"),
+    "gpus": (r"[1-9]\d*", "1"),
+}
+"""Patterns of the options, and examples."""
 _FOLDER = Path("/lockstep")
 """Working folder of the image that the Dockerfile makes."""
 _GROUP = 1000
@@ -95,8 +103,12 @@ def _check(request: Request) -> tuple[int, Mapping[str, str]]:
         raise ValueError(
             f"--ranks is {request.sizes[-1]}:{request.sizes[0]}: a Job of Kubernetes has a fixed number of pods; give one number"
         )
-    check_options(options, "kubernetes", _OPTIONS)
+    check_options(options, "kubernetes", tuple(_FORMS))
     for option, example in (("image", "registry/lockstep"), ("claim", "runs")):
         if not options.get(option):
             raise ValueError(f"--on kubernetes needs --job {option}=…, such as {option}={example}")
+    for option, value in options.items():
+        pattern, example = _FORMS[option]
+        if not re.fullmatch(pattern, value):
+            raise ValueError(f"--job {option} is {value!r}: Kubernetes takes values such as {example}")
     return request.sizes[0], options

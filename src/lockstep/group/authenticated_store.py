@@ -23,7 +23,11 @@ from typing import ClassVar
 
 from torch.distributed.distributed_c10d import Store
 
-__all__ = ["AuthenticatedStore", "serve_store"]
+from lockstep.group.connections import connect, reason
+
+__all__ = ["SECRET_RULE", "AuthenticatedStore", "serve_store"]
+
+SECRET_RULE = "LOCKSTEP_SECRET must be the same for all ranks"
 
 _MOST_BYTES = 1 << 26
 """Maximum size of a message. The addresses of 4,096 ranks, which gloo stores under one key, are below 1 MiB."""
@@ -62,7 +66,7 @@ class AuthenticatedStore(Store):
                 self._connection.send_bytes(json.dumps([operation, *arguments]).encode())
                 return json.loads(self._connection.recv_bytes(_MOST_BYTES))
             except (EOFError, OSError) as error:
-                raise RuntimeError(f"the store has closed the connection: {error!r}") from None
+                raise RuntimeError(f"the store does not answer: {reason(error)}") from None
 
     def set(self, key: str, value: str | bytes) -> None:
         """Store a value."""
@@ -175,26 +179,29 @@ def _serve_client(accepted: socket.socket, secret: bytes, entries: _Entries, aut
 
 def _connect(host: str, port: int, secret: bytes, deadline: float) -> Connection:
     while True:
+        seconds = max(1, min(_AUTHENTICATION_SECONDS, round(deadline - time.monotonic()) // 2))
         try:
-            connection = _as_connection(socket.create_connection((host, port), timeout=_AUTHENTICATION_SECONDS))
+            connection = _as_connection(connect(host, port, deadline), seconds)
             answer_challenge(connection, secret)
             deliver_challenge(connection, secret)
         except AuthenticationError:
-            raise RuntimeError(f"the store at {host}:{port} has another secret (see LOCKSTEP_SECRET)") from None
+            raise RuntimeError(f"{host}:{port} has another secret: {SECRET_RULE}") from None
+        except BlockingIOError:
+            raise RuntimeError(f"{host}:{port} does not ask for the secret: {SECRET_RULE}") from None
         except (OSError, EOFError) as error:
             if time.monotonic() > deadline:
-                raise RuntimeError(f"no connection to the store at {host}:{port}: {error!r}") from None
+                raise RuntimeError(f"no connection to {host}:{port}: {reason(error)}") from None
             time.sleep(10 * _POLL)
         else:
             _set_limit(connection, 0)
             return connection
 
 
-def _as_connection(connected: socket.socket) -> Connection:
+def _as_connection(connected: socket.socket, seconds: int = _AUTHENTICATION_SECONDS) -> Connection:
     connected.settimeout(None)
     connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     connection = Connection(connected.detach())
-    _set_limit(connection, _AUTHENTICATION_SECONDS)
+    _set_limit(connection, seconds)
     return connection
 
 

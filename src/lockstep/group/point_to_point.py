@@ -18,7 +18,9 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.distributed.distributed_c10d import Store
 
+from lockstep.group.authenticated_store import SECRET_RULE
 from lockstep.group.channel import TIMEOUT_FACTOR, Channel, Spec, make_slots, slot_bytes
+from lockstep.group.connections import late
 from lockstep.group.group import Clock, RankLost
 from lockstep.group.store import make_store
 from lockstep.processes.heartbeat import waiting
@@ -66,7 +68,7 @@ class PointToPoint:
         """True if NCCL moves the tensors that are on CUDA devices."""
 
     def _initialize(self, backend: str, init_method: str, secret: bytes | None) -> None:
-        limit = timedelta(seconds=self._timeout)
+        limit, rule = timedelta(seconds=self._timeout), "" if secret is None else f"; {SECRET_RULE}"
         try:
             with waiting():
                 if backend == "mpi":  # MPI has its own rendezvous
@@ -78,19 +80,24 @@ class PointToPoint:
                 store.set(_present_key(self.rank), "")
                 dist.init_process_group(backend, timeout=limit, world_size=self.size, rank=self.rank, store=store)
         except TimeoutError as error:
-            raise RankLost(error.args[0], "start", error.args[1]) from None
+            raise RankLost(error.args[0], "start", f"{error.args[1]}{rule}") from None
         except (RuntimeError, ValueError) as error:
-            raise RankLost(self._missing(), "start", _first_line(error)) from error
+            if missing := self._missing():
+                raise RankLost(missing, "start", f"{late(self._timeout)}{rule}") from error
+            # rank 0 has the store
+            peer = (
+                "rank 0" if self.rank and self._store is None else f"a peer of rank {self.rank} on host {host_name()}"
+            )
+            raise RankLost(peer, "start", _first_line(error)) from error
 
     def _missing(self) -> str:
+        """Return the ranks that have not connected to the store, as `rank 1, 2`; empty if there are none, or none are known."""
 
         def query(store: Store) -> list[int]:
             return [rank for rank in range(self.size) if not store.check([_present_key(rank)])]
 
         missing: list[int] = self._query_store(query, [])
-        if missing:
-            return f"rank {', '.join(map(str, missing))}"
-        return f"a peer of rank {self.rank} on host {host_name()}"
+        return f"rank {', '.join(map(str, missing))}" if missing else ""
 
     @property
     def has_store(self) -> bool:

@@ -14,7 +14,8 @@ from torch.distributed import PrefixStore, TCPStore  # type: ignore[attr-defined
 from torch.distributed.distributed_c10d import Store
 from torch.distributed.rendezvous import rendezvous
 
-from lockstep.group.authenticated_store import AuthenticatedStore, serve_store
+from lockstep.group.authenticated_store import SECRET_RULE, AuthenticatedStore, serve_store
+from lockstep.group.connections import connect, late, resolve_host
 
 __all__ = ["is_loopback", "make_store"]
 
@@ -23,6 +24,8 @@ _RENDEZVOUS = "lockstep/rendezvous"
 """Key of the token of the newest start."""
 _POLL = 0.02
 """Seconds between two requests for the same key."""
+_CHALLENGE_SECONDS = 0.2
+"""Time in which an `AuthenticatedStore` sends its challenge."""
 
 
 def make_store(address: str, rank: int, size: int, timeout: timedelta, secret: bytes | None = None) -> Store:
@@ -48,20 +51,50 @@ def _launcher_address() -> str:
 def _make_store(address: str, rank: int, size: int, timeout: timedelta, secret: bytes | None) -> Store:
     if secret is not None and address.startswith(_TCP):
         return _make_authenticated_store(address, rank, secret, timeout)
-    listener = _listen(address) if rank == 0 and address.startswith(_TCP) else None
-    if listener is None:
+    if not address.startswith(_TCP):
         store, _, _ = next(rendezvous(address, rank, size, timeout=timeout))
         return store  # type: ignore[no-any-return]
-    host, port = listener.getsockname()[:2]
-    store = TCPStore(host, port, size, is_master=True, timeout=timeout, master_listen_fd=listener.detach())
+    parts = urlsplit(address)
+    host, port, descriptor = parts.hostname or "", parts.port or 0, None
+    deadline = time.monotonic() + timeout.total_seconds()
+    if rank:
+        _check_store(host, port, deadline)
+    else:
+        resolve_host(host, port, deadline)
+        if listener := _listen(address):
+            host, port = listener.getsockname()[:2]
+            descriptor = listener.detach()
+    # ranks that are missing are named when the process group is created
+    store = TCPStore(
+        host,
+        port,
+        size,
+        is_master=not rank,
+        timeout=timeout,
+        wait_for_workers=False,
+        master_listen_fd=descriptor,
+    )
     assert isinstance(store, Store)
     return store
+
+
+def _check_store(host: str, port: int, deadline: float) -> None:
+    """Wait until PyTorch's store listens. PyTorch itself would wait longer, and print stack traces of C++ if it does not.
+
+    Raises RuntimeError, in one line, if nobody listens by `deadline`, or if it is a store that sends a challenge.
+    """
+    with connect(host, port, deadline) as connection:
+        connection.settimeout(_CHALLENGE_SECONDS)
+        with suppress(TimeoutError, ConnectionError):
+            if connection.recv(1):
+                raise RuntimeError(f"{host}:{port} asks for a secret: {SECRET_RULE}")
 
 
 def _make_authenticated_store(address: str, rank: int, secret: bytes, timeout: timedelta) -> Store:
     parts = urlsplit(address)
     host, port = parts.hostname or "", parts.port or 0
     if rank == 0:
+        resolve_host(host, port, time.monotonic() + timeout.total_seconds())
         try:
             listener = _listen(address) or socket.create_server(("", port))
         except OSError as error:
@@ -83,7 +116,7 @@ def _with_run_prefix(store: Store, rank: int, size: int, timeout: timedelta) -> 
     def wait(condition: Callable[[], bool], who: str) -> None:
         while not condition():
             if time.monotonic() > deadline:
-                raise TimeoutError(who, f"timed out waiting at {_ENV}")
+                raise TimeoutError(who, late(timeout.total_seconds()))
             time.sleep(_POLL)
 
     def read(key: str) -> str:

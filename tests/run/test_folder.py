@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from lockstep.files import write_atomically
-from lockstep.run.folder import RunFolder, RunInUse
+from lockstep.run.folder import DRIVEN, JOB_FOLDER, RunFolder, RunInUse
 from lockstep.telemetry.loggers import JsonLines
 
 
@@ -180,10 +180,28 @@ def test_in_use_reflects_the_lock(folder: RunFolder) -> None:
     assert folder.in_use() is False
 
 
+def test_a_driven_run_is_in_use_for_all_but_its_own_ranks(folder: RunFolder, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Between two starts of its ranks, no process has locked the run itself."""
+    (folder.path / JOB_FOLDER).mkdir()
+    with RunFolder(folder.path).driven():
+        assert folder.in_use() is True
+        with pytest.raises(RunInUse, match="is in use: another process will start its ranks again"):
+            folder.lock()
+        with pytest.raises(RunInUse, match="another process will start its ranks again"), folder.driven():
+            pass
+        with monkeypatch.context() as patched:
+            patched.setenv(DRIVEN, "1")
+            with folder.locked():
+                pass
+    with folder.locked():
+        assert folder.in_use() is True
+    assert folder.in_use() is False
+
+
 def test_concurrent_in_use_check_does_not_prevent_locking(folder: RunFolder, monkeypatch: pytest.MonkeyPatch) -> None:
     shared_lock = os.open(folder.path, os.O_RDONLY)
     fcntl.flock(shared_lock, fcntl.LOCK_SH)  # as `in_use` does, for a moment
-    monkeypatch.setattr("lockstep.run.folder.time.sleep", lambda seconds: os.close(shared_lock))
+    monkeypatch.setattr("lockstep.run.lock.time.sleep", lambda seconds: os.close(shared_lock))
     folder.lock()
     assert RunFolder(folder.path).in_use() is True
     folder.unlock()

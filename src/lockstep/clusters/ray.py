@@ -4,7 +4,7 @@ import shutil
 import sys
 import time
 from collections.abc import Callable, Mapping
-from contextlib import redirect_stdout, suppress
+from contextlib import ExitStack, redirect_stdout, suppress
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, TextIO
@@ -50,17 +50,17 @@ def submit(request: Request) -> int:
     """
     address, resources = read_address(request.options), read_resources(request.options)
     try:
-        with reserved(request) as job:
-            connect(address)
-            _check_capacity(job, resources)
-            listen(announce=False)  # rank 0 does
-        # from here on, rank 0 locks the run
-        write = partial(_write, sys.stdout)
-        try:
+        with ExitStack() as driving:
+            with reserved(request) as job:
+                connect(address)
+                _check_capacity(job, resources)
+                listen(announce=False)  # rank 0 does
+                driving.callback(_remove_unused_folder, job.folder)
+                driving.enter_context(job.folder.driven())
+            # from here on, rank 0 locks the run
+            write = partial(_write, sys.stdout)
             with redirect_stdout(sys.stderr):  # for messages of Ray, such as those about lost nodes
                 return _train(job, resources, write)
-        finally:
-            _remove_unused_folder(job.folder)
     finally:
         disconnect()
 

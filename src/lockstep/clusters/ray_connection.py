@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from importlib.util import find_spec
 
 from lockstep.clusters.job import check_options
+from lockstep.run.folder import DRIVEN
 
 __all__ = ["connect", "disconnect", "process_variables", "rank_capacity", "read_address", "read_resources"]
 
@@ -88,7 +89,7 @@ def disconnect() -> None:
 def process_variables() -> dict[str, str]:
     """Return the environment variables that processes on other hosts get from this one."""
     path = {"PYTHONPATH": os.environ["PYTHONPATH"]} if "PYTHONPATH" in os.environ else {}
-    return {"PYTHONUNBUFFERED": "1", **path}
+    return {"PYTHONUNBUFFERED": "1", DRIVEN: "1", **path}
 
 
 def rank_capacity(resources: Mapping[str, float]) -> int:

@@ -1,28 +1,26 @@
 """The folder of one run: its files, and how they are read and written."""
 
 import bisect
-import fcntl
 import itertools
 import json
 import os
 import shlex
 import sys
-import time
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import BinaryIO
 
 from lockstep.files import METRICS_LIMIT, open_regular, read_file, read_lines, sync_folder, write_atomically
+from lockstep.run.lock import is_locked, lock_folder
 from lockstep.run.rows import parse_row
 
-__all__ = ["JOB_FOLDER", "FolderLost", "RunFolder", "RunInUse"]
+__all__ = ["DRIVEN", "JOB_FOLDER", "FolderLost", "RunFolder", "RunInUse"]
 
 JOB_FOLDER = "job"
 """Name of the folder, in a run folder, for the files of a job that was submitted to a cluster. It may exist before the run has a config."""
-_TRIES = 3
-_PAUSE = 0.05
-"""Seconds between two attempts to lock."""
+DRIVEN = "LOCKSTEP_DRIVEN"
+"""Environment variable of ranks whose run another process drives, see `RunFolder.driven`."""
 _PRUNED = "pruned.json"
 _BLOCK = 2**20
 """Bytes per copy operation."""
@@ -254,23 +252,37 @@ class RunFolder:
     def lock(self) -> None:
         """Lock the run for this process until `unlock` or the end of the process.
 
-        Do nothing on a file system without locks. Raises RunInUse if another process holds the lock.
+        Do nothing on a file system without locks. Raises RunInUse if another process holds the lock, or drives the run and has not started
+        this process.
         """
-        for tries in reversed(range(_TRIES)):
-            descriptor = os.open(self.path, os.O_RDONLY)
-            try:
-                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
+        try:
+            self._lock = lock_folder(self.path)
+        except BlockingIOError:
+            raise RunInUse(f"{self} is in use: another process is training it") from None
+        if DRIVEN not in os.environ and self._is_driven():
+            self.unlock()
+            raise RunInUse(f"{self} is in use: another process will start its ranks again")
+
+    @contextmanager
+    def driven(self) -> Iterator[None]:
+        """Mark the run as in use while this process starts its ranks, also between two starts. Raises RunInUse if another process does so.
+
+        The ranks need the environment variable `DRIVEN`.
+        """
+        try:
+            descriptor = lock_folder(self.path / JOB_FOLDER)
+        except BlockingIOError:
+            raise RunInUse(f"{self} is in use: another process will start its ranks again") from None
+        try:
+            yield
+        finally:
+            if descriptor is not None:
                 os.close(descriptor)
-                if not tries:
-                    raise RunInUse(f"{self} is in use: another process is training it") from None
-                time.sleep(_PAUSE)  # another process may hold it for a moment, in `in_use`
-            except OSError:  # a file system without locks
-                os.close(descriptor)
-                return
-            else:
-                self._lock = descriptor
-                return
+
+    def _is_driven(self) -> bool:
+        with suppress(OSError):  # most runs have no such folder
+            return bool(is_locked(self.path / JOB_FOLDER))
+        return False
 
     @contextmanager
     def locked(self) -> Iterator[None]:
@@ -282,18 +294,8 @@ class RunFolder:
             self.unlock()
 
     def in_use(self) -> bool | None:
-        """Return True if a process holds the lock; None on a file system without locks."""
-        descriptor = os.open(self.path, os.O_RDONLY)
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
-        except BlockingIOError:
-            return True
-        except OSError:
-            return None
-        else:
-            return False
-        finally:
-            os.close(descriptor)
+        """Return True if a process trains or drives the run; None on a file system without locks."""
+        return self._is_driven() or is_locked(self.path)
 
     def unlock(self) -> None:
         """Release the lock."""

@@ -78,6 +78,17 @@ def test_ranks_on_two_nodes_have_the_digests_of_one_process(
 
 
 @pytest.mark.exhaustive
+@pytest.mark.parametrize("plan", ["1:2", "2:1"])
+def test_plans_on_two_nodes_have_the_digests_of_one_process(
+    plan: str, alone: list[str], cluster: SlurmCluster, submit: Submit
+) -> None:
+    run, job = submit("--plan", plan, "--ranks", 3, "--job", "nodes=2")
+    wait_for_end(cluster, run, job)
+    assert digests(run) == alone
+    assert "connecting the 3 ranks that srun has started" in log(run)
+
+
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("command", [["scontrol", "requeue"], ["scancel", "--signal=USR1"]], ids=" ".join)
 def test_job_that_is_put_back_into_the_queue_goes_on(
     alone: list[str], cluster: SlurmCluster, submit: Submit, command: list[str]

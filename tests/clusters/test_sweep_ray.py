@@ -52,7 +52,7 @@ def test_runs_of_a_lost_raylet_start_again(cluster: Any, run_cli, begin, tmp_pat
     out, err = driver.communicate(timeout=250)
     assert driver.returncode == DONE, err
     assert out.count(" 3 of 3 ") == 2
-    assert "(raylet)" not in out
+    assert "(raylet)" not in out + err
     logs = "".join(log.read_text() for log in tmp_path.glob("there/logs/*"))
     assert logs.count("the run was lost with its actor; starting again (restart 1 of 3)") == 1
     assert results(tmp_path / "there") == results(tmp_path / "here")

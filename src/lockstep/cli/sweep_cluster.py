@@ -1,9 +1,8 @@
 """The runs of a sweep on a cluster, for `--on` of `lockstep sweep`."""
 
-import sys
 from argparse import Namespace
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, redirect_stdout
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from lockstep.clusters.job import SweepJob
@@ -52,7 +51,7 @@ def on_ray(sweep: "Sweep", ranks: int, args: Namespace, tree: Tree) -> Iterator[
     `ranks` is the largest number of ranks of a run, and `tree` is as for `submit_to_slurm`. Raises ValueError, in one line, if Ray is
     missing, does not answer, or has no room for a run.
     """
-    from lockstep.clusters.ray_connection import connect, disconnect, rank_capacity, read_address, read_resources
+    from lockstep.clusters.ray_connection import connected, rank_capacity, read_address, read_resources
 
     address, per_rank = read_address(dict(args.job)), read_resources(dict(args.job))
     fields = merged_tree(None, args.config, tree)
@@ -65,15 +64,11 @@ def on_ray(sweep: "Sweep", ranks: int, args: Namespace, tree: Tree) -> Iterator[
         resources = {name: member.ranks * number for name, number in per_rank.items()}
         return RayRun(arguments, resources, sweep.logs / f"{member.name}.log", RESTARTS)
 
-    try:
-        connect(address)
+    with connected(address):
         listen()  # again: Ray has set handlers of its own
         fits = rank_capacity({name: ranks * number for name, number in per_rank.items()})
         if not fits:
             raise ValueError(f"--ranks is {ranks}: no host of the cluster has room for a run of so many ranks")
         sweep.jobs, sweep.start = args.jobs or fits, start
         sweep.logs.mkdir(parents=True, exist_ok=True)
-        with redirect_stdout(sys.stderr):  # for messages of Ray, such as those about lost nodes
-            yield
-    finally:
-        disconnect()
+        yield

@@ -4,15 +4,14 @@ import shutil
 import sys
 import time
 from collections.abc import Callable, Mapping
-from contextlib import ExitStack, redirect_stdout, suppress
+from contextlib import ExitStack, suppress
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, TextIO
 
 from lockstep.clusters.job import Job, read_submission
 from lockstep.clusters.ray_connection import (
-    connect,
-    disconnect,
+    connected,
     process_variables,
     rank_capacity,
     read_address,
@@ -49,20 +48,16 @@ def submit(request: Request) -> int:
     Raises ValueError in one line if Ray is missing, does not answer, or has fewer cores than the smallest number of ranks needs.
     """
     address, resources = read_address(request.options), read_resources(request.options)
-    try:
-        with ExitStack() as driving:
-            with reserved(request) as job:
-                connect(address)
-                _check_capacity(job, resources)
-                listen(announce=False)  # rank 0 does
-                driving.callback(_remove_unused_folder, job.folder)
-                driving.enter_context(job.folder.driven())
-            # from here on, rank 0 locks the run
-            write = partial(_write, sys.stdout)
-            with redirect_stdout(sys.stderr):  # for messages of Ray, such as those about lost nodes
-                return _train(job, resources, write)
-    finally:
-        disconnect()
+    write = partial(_write, sys.stdout)
+    with ExitStack() as stack:
+        with reserved(request) as job:
+            stack.enter_context(connected(address))
+            _check_capacity(job, resources)
+            listen(announce=False)  # rank 0 does
+            stack.callback(_remove_unused_folder, job.folder)
+            stack.enter_context(job.folder.driven())
+        # from here on, rank 0 locks the run
+        return _train(job, resources, write)
 
 
 def _check_capacity(job: Job, resources: Mapping[str, float]) -> None:

@@ -3,15 +3,21 @@
 import os
 import re
 import socket
-from collections.abc import Mapping
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager, redirect_stdout
 from importlib.util import find_spec
+from pathlib import Path
 
 from lockstep.clusters.job import check_options
 from lockstep.run.folder import DRIVEN
+from lockstep.group.group import RankLost
 
-__all__ = ["connect", "disconnect", "process_variables", "rank_capacity", "read_address", "read_resources"]
+__all__ = ["connected", "process_variables", "rank_capacity", "read_address", "read_resources"]
 
 _OPTIONS = ("address", "cpu", "gpu")
+_CLIENT = "ray://"
+"""Start of an address to which this process connects as a client, through a process on the head node."""
 _CONNECT = 10.0
 """Seconds to wait for an answer of a cluster's address."""
 
@@ -25,8 +31,14 @@ def read_address(options: Mapping[str, str]) -> str | None:
         raise ValueError("--on is 'ray': Ray is not installed; pip install 'lockstep-rl[ray]'")
     check_options(options, "ray", _OPTIONS)
     address = options.get("address")
-    if address is not None and not re.fullmatch(r"[^/]+:\d{1,5}", address):
-        raise ValueError(f"--job address is {address!r}: it must be HOST:PORT, such as head:6379")
+    if address is None:
+        return None
+    if not re.fullmatch(rf"({_CLIENT})?[^/]+:\d{{1,5}}", address):
+        raise ValueError(
+            f"--job address is {address!r}: it must be HOST:PORT, such as head:6379, or ray://HOST:PORT, such as ray://head:10001"
+        )
+    if address.startswith(_CLIENT) and find_spec("grpc") is None:
+        raise ValueError(f"--job address is {address!r}: grpcio is not installed; pip install 'lockstep-rl[ray]'")
     return address
 
 
@@ -46,44 +58,77 @@ def read_resources(options: Mapping[str, str]) -> dict[str, float]:
     return resources
 
 
-def connect(address: str | None) -> None:
-    """Connect to the cluster at `address`; None: start one that ends with this process.
+@contextmanager
+def connected(address: str | None) -> Iterator[None]:
+    """Connect to the cluster at `address` for the block; None: start one that ends with the block or with this process.
 
-    Raises ValueError in one line if there is none, or it does not start.
+    In the block, sys.stdout discards what is written: Ray prints there what happens to nodes, with their states. Raises ValueError in one
+    line if there is no cluster, or it does not start, and RankLost if a client loses its connection.
     """
+    _set_variables(address)
+    import ray
+
+    with ExitStack() as stack:
+        null = stack.enter_context(Path(os.devnull).open("w", encoding="utf-8"))
+        stack.enter_context(redirect_stdout(null))
+        stack.callback(ray.shutdown)
+        with _without_stderr():
+            _connect(address)
+        try:
+            yield
+        except BrokenPipeError:  # of the own output
+            raise
+        except ConnectionError:
+            raise RankLost.from_message(f"the connection to the cluster of Ray at {address} is lost") from None
+
+
+def _set_variables(address: str | None) -> None:
     # the first one: Ray must not hide GPUs from ranks, whose devices runtime.device chooses
     variables = {"RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0", "RAY_USAGE_STATS_ENABLED": "0"}
-    if address is not None:
+    if address is None:
+        variables["RAY_worker_niceness"] = "0"  # Ray's default is 15: other programs could take all of the time
+    else:
         variables["RAY_NUM_REDIS_GET_RETRIES"] = "1"  # of 40 seconds; Ray's default is 20
     for name, value in variables.items():
         os.environ.setdefault(name, value)
+
+
+def _connect(address: str | None) -> None:
     import ray
 
-    options = {"log_to_driver": False, "logging_level": "ERROR"}
+    options = {"log_to_driver": False, "logging_level": "CRITICAL"}  # errors are raised too
     if address is None:
         try:
             ray.init("local", include_dashboard=False, **options)
         except Exception as error:  # Ray raises this class itself
             raise ValueError(f"--on is 'ray': Ray did not start on this host ({_one_line(error)})") from None
         return
-    host, _, port = address.rpartition(":")
+    host, _, port = address.removeprefix(_CLIENT).rpartition(":")
     try:
         with socket.create_connection((host, int(port)), _CONNECT):
             pass
         ray.init(address, **options)
-    except (OSError, ValueError, OverflowError, RuntimeError) as error:
+    except Exception as error:  # also those of gRPC, which have no other common class
         raise ValueError(f"--job address is {address!r}: there is no cluster of Ray ({_one_line(error)})") from None
+
+
+@contextmanager
+def _without_stderr() -> Iterator[None]:
+    """Discard what is written to the standard error stream in the block, also by libraries: Ray logs there until it has connected."""
+    sys.stderr.flush()
+    saved = os.dup(2)
+    try:
+        with Path(os.devnull).open("w") as null:
+            os.dup2(null.fileno(), 2)
+        yield
+    finally:
+        sys.stderr.flush()
+        os.dup2(saved, 2)
+        os.close(saved)
 
 
 def _one_line(error: Exception) -> str:
     return " ".join(str(getattr(error, "strerror", None) or error).split())[:200]
-
-
-def disconnect() -> None:
-    """Leave the cluster, and end it if `connect` has started it."""
-    import ray
-
-    ray.shutdown()
 
 
 def process_variables() -> dict[str, str]:

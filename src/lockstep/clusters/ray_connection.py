@@ -10,8 +10,8 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from lockstep.clusters.job import check_options
-from lockstep.run.folder import DRIVEN
 from lockstep.group.group import RankLost
+from lockstep.run.folder import DRIVEN
 
 __all__ = ["connected", "process_variables", "rank_capacity", "read_address", "read_resources"]
 

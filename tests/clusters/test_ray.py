@@ -89,7 +89,7 @@ def test_ranks_on_two_raylets_have_the_digests_of_one_process(
     driver = begin(*WORDS, "--on", "ray", "--ranks", 4, "--job", address, cold=True)
     code, out, err = outcome(driver)
     assert (code, err) == (DONE, "")
-    assert "connecting the 4 ranks that Ray has started" in out
+    assert "connecting 4 ranks that Ray has started" in out
     assert digests(tmp_path / "runs/run") == alone
     wait_for(lambda: not processes_of(tmp_path / "runs/run"), "the end of all ranks")
 
@@ -108,7 +108,7 @@ def test_run_goes_on_with_the_ranks_of_the_raylet_that_is_left(
     code, out, err = outcome(driver)
     cluster.add_node(num_cpus=CPUS)
     assert code == DONE, err
-    assert "connecting the 2 ranks that Ray has started" in out
+    assert "connecting 2 ranks that Ray has started" in out
     assert "was lost with its actor; starting again from iteration " in err
     assert "(restart 1 of 3)" in err
     assert "(raylet)" not in out + err

@@ -7,6 +7,7 @@ from lockstep.algorithm.plan import Plan
 from lockstep.config import Config
 from lockstep.envs.engine import EnvironmentFailed
 from lockstep.envs.modules import import_environments
+from lockstep.messages import counted
 from lockstep.run.folder import RunFolder
 from lockstep.run.stop import exit_silently, listen, raise_if_asked, stop_with_launcher
 from lockstep.runtime.rank_info import RankInfo
@@ -70,7 +71,7 @@ def listen_under_launcher(rank_info: RankInfo | None) -> None:
 def announce_connecting(rank_info: RankInfo, config: Config) -> None:
     """Print a line on rank 0, unless `run.progress` is off: it waits for the other ranks of the launcher before it creates or locks a run folder."""
     if rank_info.rank == 0 and config.run.progress != "off":
-        print(f"connecting the {rank_info.size} ranks that {rank_info.launcher} has started", flush=True)
+        print(f"connecting {counted(rank_info.size, 'rank')} that {rank_info.launcher} has started", flush=True)
 
 
 def start(folder: RunFolder, sizes: Sequence[int], resume_from: int, hook: str | None, restarts: int) -> int:

@@ -1,11 +1,105 @@
-"""Sizes of a cluster of Ray, without a cluster."""
+"""Connections to a cluster of Ray, and its size, without a cluster."""
 
+import os
+import socket
 import sys
+from collections.abc import Callable, Iterator
 from types import SimpleNamespace
 
 import pytest
 
-from lockstep.clusters.ray_connection import rank_capacity
+from lockstep.clusters import ray_connection
+from lockstep.clusters.ray_connection import connected, rank_capacity, read_address
+from lockstep.group.group import RankLost
+
+NICENESS = "RAY_worker_niceness"
+
+
+@pytest.fixture(name="install")
+def fixture_install(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
+    """Return `install(init)`, which replaces Ray by a module with this function, and unsets the variables of Ray for the test."""
+    for name in (
+        NICENESS,
+        "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO",
+        "RAY_USAGE_STATS_ENABLED",
+        "RAY_NUM_REDIS_GET_RETRIES",
+    ):
+        monkeypatch.setenv(name, "")  # so that it is restored also if it is not set
+        monkeypatch.delenv(name)
+    return lambda init: monkeypatch.setitem(sys.modules, "ray", SimpleNamespace(init=init, shutdown=lambda: None))
+
+
+@pytest.fixture(name="address")
+def fixture_address() -> Iterator[str]:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        yield f"ray://127.0.0.1:{server.getsockname()[1]}"
+
+
+def noisy_init(address: str, **_: object) -> None:
+    os.write(2, b"rpc_client.h:153: Failed to connect\n")
+
+
+def failing_init(address: str, **_: object) -> None:
+    noisy_init(address)
+    raise ConnectionAbortedError(
+        'Initialization failure from server:\nTraceback (most recent call last):\n  File "proxier.py", line 1\nRuntimeError: no server\n\n'
+    )
+
+
+def test_messages_of_ray_are_not_shown(
+    install: Callable[..., None], address: str, capfd: pytest.CaptureFixture[str]
+) -> None:
+    install(noisy_init)
+    with connected(address):
+        print("(raylet) Raylet is terminated")
+        print("lockstep: a line", file=sys.stderr)
+    print("the end")
+    assert capfd.readouterr() == ("the end\n", "lockstep: a line\n")
+
+
+def test_error_of_a_server_is_its_last_line(
+    install: Callable[..., None], address: str, capfd: pytest.CaptureFixture[str]
+) -> None:
+    install(failing_init)
+    with (
+        pytest.raises(ValueError, match=r"there is no cluster of Ray \(RuntimeError: no server\)$"),
+        connected(address),
+    ):
+        pass
+    assert capfd.readouterr() == ("", "")
+
+
+def test_lost_connection_is_a_lost_rank(install: Callable[..., None], address: str) -> None:
+    install(noisy_init)
+    with (
+        pytest.raises(RankLost, match=f"^the connection to the cluster of Ray at {address} is lost$"),
+        connected(address),
+    ):
+        raise ConnectionError("Client is shutting down.")
+
+
+@pytest.mark.parametrize(("own", "expected"), [(None, "0"), ("7", "7")])
+def test_ray_that_the_command_starts_does_not_change_the_niceness(
+    own: str | None, expected: str, install: Callable[..., None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    install(noisy_init)
+    if own is not None:
+        monkeypatch.setenv(NICENESS, own)
+    with connected(None):
+        assert os.environ[NICENESS] == expected
+
+
+def test_niceness_of_a_running_cluster_is_not_set(install: Callable[..., None], address: str) -> None:
+    install(noisy_init)
+    with connected(address):
+        assert NICENESS not in os.environ
+
+
+def test_client_without_grpcio_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ray_connection, "find_spec", lambda name: None if name == "grpc" else object())
+    assert read_address({"address": "head:6379"}) == "head:6379"
+    with pytest.raises(ValueError, match=r"^--job address is 'ray://head:10001': grpcio is not installed; pip install"):
+        read_address({"address": "ray://head:10001"})
 
 
 @pytest.mark.parametrize(

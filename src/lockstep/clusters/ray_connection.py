@@ -128,7 +128,10 @@ def _without_stderr() -> Iterator[None]:
 
 
 def _one_line(error: Exception) -> str:
-    return " ".join(str(getattr(error, "strerror", None) or error).split())[:200]
+    text = str(getattr(error, "strerror", None) or error).strip()
+    _, is_remote, trace = text.partition("Traceback (most recent call last)")  # of a server for clients
+    cause = [line for line in trace.splitlines() if line and not line.startswith(" ")] if is_remote else []
+    return " ".join((cause[-1] if cause else text).split())[:200]
 
 
 def process_variables() -> dict[str, str]:

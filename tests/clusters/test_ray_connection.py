@@ -4,6 +4,7 @@ import os
 import socket
 import sys
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -18,12 +19,14 @@ NICENESS = "RAY_worker_niceness"
 @pytest.fixture(name="install")
 def fixture_install(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
     """Return `install(init)`, which replaces Ray by a module with this function, and unsets the variables of Ray for the test."""
-    for name in (
-        NICENESS,
-        "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO",
-        "RAY_USAGE_STATS_ENABLED",
-        "RAY_NUM_REDIS_GET_RETRIES",
-    ):
+    names = (
+        "ACCEL_ENV_VAR_OVERRIDE_ON_ZERO",
+        "USAGE_STATS_ENABLED",
+        "NUM_REDIS_GET_RETRIES",
+        "AUTH_MODE",
+        "AUTH_TOKEN",
+    )
+    for name in (NICENESS, "RAY_AUTH_TOKEN_PATH", *(f"RAY_{end}" for end in names)):
         monkeypatch.setenv(name, "")  # so that it is restored also if it is not set
         monkeypatch.delenv(name)
     return lambda init: monkeypatch.setitem(sys.modules, "ray", SimpleNamespace(init=init, shutdown=lambda: None))
@@ -93,6 +96,21 @@ def test_niceness_of_a_running_cluster_is_not_set(install: Callable[..., None], 
     install(noisy_init)
     with connected(address):
         assert NICENESS not in os.environ
+
+
+def test_client_uses_the_token_of_the_user(
+    install: Callable[..., None], address: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    install(noisy_init)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    with connected(address):
+        assert "RAY_AUTH_MODE" not in os.environ
+    tmp_path.joinpath(".ray").mkdir()
+    tmp_path.joinpath(".ray/auth_token").write_text("0" * 64)
+    with connected(address.removeprefix("ray://")):
+        assert "RAY_AUTH_MODE" not in os.environ
+    with connected(address):
+        assert os.environ["RAY_AUTH_MODE"] == "token"
 
 
 def test_client_without_grpcio_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -89,8 +89,16 @@ def _set_variables(address: str | None) -> None:
         variables["RAY_worker_niceness"] = "0"  # Ray's default is 15: other programs could take all of the time
     else:
         variables["RAY_NUM_REDIS_GET_RETRIES"] = "1"  # of 40 seconds; Ray's default is 20
+    if address is not None and address.startswith(_CLIENT) and _has_token():
+        variables["RAY_AUTH_MODE"] = "token"  # Ray sets this itself, except in clients
     for name, value in variables.items():
         os.environ.setdefault(name, value)
+
+
+def _has_token() -> bool:
+    """Return True if there is a token for clusters that demand one; others ignore it."""
+    is_named = any(os.environ.get(name) for name in ("RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH"))
+    return is_named or Path("~/.ray/auth_token").expanduser().is_file()
 
 
 def _connect(address: str | None) -> None:

@@ -266,7 +266,7 @@ def page(result: dict[str, Any]) -> str:
         "line of output. *All ranks again*: until the ranks of the next start, which are 2 after the loss of a host, were connected; this includes the time in which the",
         "engine itself waits, and the import of PyTorch. While the cable is out, nothing is printed, and `runtime.timeout` is 60 seconds: the same ranks go on, and the",
         "time is that until the second iteration after the fault. Medians of the repeats, with minimum and maximum. The digests of all iterations are compared with",
-        f"those of one process. {result['cores']} cores of {result['processor']}, PyTorch {result['torch']}.",
+        f"those of one process. Other programs ran at the same time. {result['cores']} cores of {result['processor']}, PyTorch {result['torch']}.",
         "",
         "| engine, fault | repeats | noticed | all ranks again | digests |",
         "| --- | ---: | --- | --- | --- |",
@@ -283,7 +283,10 @@ def page(result: dict[str, Any]) -> str:
 
 
 def _span(values: Sequence[float]) -> str:
-    return f"{statistics.median(values):.1f} s ({min(values):.1f} … {max(values):.1f})" if values else "–"
+    if not values:
+        return "–"
+    median = f"{statistics.median(values):.1f} s"
+    return median if len(values) == 1 else f"{median} ({min(values):.1f} … {max(values):.1f})"
 
 
 def main() -> None:

@@ -63,14 +63,10 @@ class Running(NamedTuple):
     """A run in training."""
 
     outputs: Sequence[Path]
-    hit: Callable[[], None]
+    hit: Callable[[], object]
     """Inject the fault."""
     restarts: bool
     """False if the same ranks go on."""
-
-
-Case = Callable[[Path], Any]
-"""Context manager that starts a run in a folder, and waits for its end."""
 
 
 def environ(folder: Path) -> dict[str, str]:
@@ -110,10 +106,10 @@ def slurm(folder: Path, fault: str) -> Iterator[Running]:
             check=True,
         )
         job = submitted.stdout.split()[2]
-        hits: dict[str, Callable[[], None]] = {
+        hits: dict[str, Callable[[], object]] = {
             "a rank is killed": lambda: kill(ranks(run)[-1]),
             "a node is lost": lambda: cluster.kill_node("b"),
-            "the job is put back into the queue": lambda: print(cluster.run("scontrol", "requeue", job), end=""),
+            "the job is put back into the queue": lambda: cluster.run("scontrol", "requeue", job),
         }
         yield Running([log], hits[fault], True)
         wait_for(lambda: cluster.state(job) == "COMPLETED", "the end of the job", 300)
@@ -130,7 +126,7 @@ def ray(folder: Path, fault: str) -> Iterator[Running]:
     try:
         words = (*WORDS, *slow_hook(folder), "--on", "ray", "--ranks", "2:4", "--job", f"address={cluster.address}")
         driver = begin(folder, "log", command(*words))
-        hits: dict[str, Callable[[], None]] = {
+        hits: dict[str, Callable[[], object]] = {
             "a rank is killed": lambda: kill(ranks(folder / "runs" / "run")[-1]),
             "a raylet is lost": lambda: cluster.remove_node(node, allow_graceful=False),
         }
@@ -157,7 +153,7 @@ def torchrun(folder: Path, fault: str) -> Iterator[Running]:
             time.sleep(CABLE_OUT)
             run_ip("-n", hosts[1].name, "link", "set", hosts[1].cable, "up")
 
-        hits: dict[str, Callable[[], None]] = {
+        hits: dict[str, Callable[[], object]] = {
             "a rank is killed": lambda: kill(processes_on(hosts[1], "LOCAL_RANK=1")[0]),
             "a host is lost": lose_host,
             f"the cable is out for {CABLE_OUT:g} s": pull_cable,

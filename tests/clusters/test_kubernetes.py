@@ -65,7 +65,7 @@ def test_single_rank_does_not_restart_itself_if_there_are_no_restarts(capsys: py
 @pytest.mark.parametrize(
     ("words", "error"),
     [
-        ((), "--on kubernetes needs --job image=…, such as image=registry/lockstep"),
+        ((), "--on kubernetes needs --job image=…, such as image=registry/lockstep:0.1"),
         (("--job", "image=x"), "--on kubernetes needs --job claim=…, such as claim=runs"),
         ((*JOB, "nodes=2"), "--job nodes: --on kubernetes has no such option; it has image, claim, cpu, memory, gpus"),
         ((*JOB, "memory=lots"), "--job memory is 'lots': Kubernetes takes values such as 4Gi"),

@@ -14,6 +14,7 @@ from tests.live_runs import digests, processes_with, reached, slow_hook, wait_fo
 
 from lockstep.cli.main import main
 from lockstep.processes.exit_codes import BAD_INPUT, DONE, RANK_LOST, STOPPED_BY_SIGNAL
+from lockstep.run.folder import RunFolder
 
 pytestmark = [pytest.mark.slow, pytest.mark.extra("ray")]
 
@@ -105,6 +106,9 @@ def test_run_goes_on_with_the_ranks_of_the_raylet_that_is_left(
     assert len(first) == 4
     cluster.remove_node(node, allow_graceful=False)
     wait_for(lambda: not first & set(processes_of(run)), "the end of the first ranks", 30)
+    folder = RunFolder(run)
+    wait_for(lambda: not folder.in_use() or processes_of(run), "the next ranks", 60)
+    assert folder.in_use(), "no other command can train the run between two starts"
     code, out, err = outcome(driver)
     cluster.add_node(num_cpus=CPUS)
     assert code == DONE, err

@@ -104,9 +104,9 @@ def _check(request: Request) -> tuple[int, Mapping[str, str]]:
             f"--ranks is {request.sizes[-1]}:{request.sizes[0]}: a Job of Kubernetes has a fixed number of pods; give one number"
         )
     check_options(options, "kubernetes", tuple(_FORMS))
-    for option, example in (("image", "registry/lockstep"), ("claim", "runs")):
+    for option in ("image", "claim"):
         if not options.get(option):
-            raise ValueError(f"--on kubernetes needs --job {option}=…, such as {option}={example}")
+            raise ValueError(f"--on kubernetes needs --job {option}=…, such as {option}={_FORMS[option][1]}")
     for option, value in options.items():
         pattern, example = _FORMS[option]
         if not re.fullmatch(pattern, value):

@@ -27,7 +27,7 @@ from lockstep.processes.exit_codes import (
     STOPPED_BY_SIGNAL,
 )
 from lockstep.processes.parent import own_command
-from lockstep.run.folder import RunFolder, RunInUse
+from lockstep.run.folder import DRIVEN, RunFolder, RunInUse
 from lockstep.run.stop import asked_to_stop, listen
 from lockstep.telemetry.attempts import record_fault
 
@@ -71,7 +71,7 @@ def _train(job: Job, resources: Mapping[str, float], write: Callable[[bool, str]
     """Run the ranks until training has ended. After a fault, start all of them again, with as many as can be placed."""
     from lockstep.clusters.ray_group import NotPlaced, RankCommand, run_group
 
-    command = RankCommand(own_command(*job.arguments), process_variables(), str(Path.cwd()))
+    command = RankCommand(own_command(*job.arguments), process_variables() | {DRIVEN: "1"}, str(Path.cwd()))
     limit, sizes, is_first = RestartLimit(job.restarts), list(job.sizes), True
     while sizes and not asked_to_stop():
         size = next((size for size in sizes if size <= rank_capacity(resources)), sizes[-1])

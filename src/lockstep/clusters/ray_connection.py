@@ -11,7 +11,6 @@ from pathlib import Path
 
 from lockstep.clusters.job import check_options
 from lockstep.group.group import RankLost
-from lockstep.run.folder import DRIVEN
 
 __all__ = ["connected", "process_variables", "rank_capacity", "read_address", "read_resources"]
 
@@ -145,7 +144,7 @@ def _one_line(error: Exception) -> str:
 def process_variables() -> dict[str, str]:
     """Return the environment variables that processes on other hosts get from this one."""
     path = {"PYTHONPATH": os.environ["PYTHONPATH"]} if "PYTHONPATH" in os.environ else {}
-    return {"PYTHONUNBUFFERED": "1", DRIVEN: "1", **path}
+    return {"PYTHONUNBUFFERED": "1", **path}
 
 
 def rank_capacity(resources: Mapping[str, float]) -> int:

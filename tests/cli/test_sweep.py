@@ -7,6 +7,7 @@ import signal
 from pathlib import Path
 
 import pytest
+from tests.cli.test_restarts import FAULTY
 from tests.live_runs import digests, wait_for, words_of
 
 SHORT = (
@@ -101,6 +102,24 @@ def test_failed_run_is_named_and_the_others_are_trained(run_cli, tmp_path: Path)
 
 @pytest.mark.slow
 @pytest.mark.extra("optuna")
+@pytest.mark.parametrize("restarts", [0, 1])
+def test_runs_start_again_as_often_as_the_user_allows(run_cli, tmp_path: Path, restarts: int) -> None:
+    (tmp_path / "faulty_env.py").write_text(FAULTY)
+    env = ("--env", "Faulty-v0", "--env.module", "faulty_env")
+    options = f"{{kind: segfault, at: 40, mark: {tmp_path / 'mark'}}}"
+    sweep = (*SHORT[1:], "--env.options", options, "--over", "run.seed=1,2", "--jobs", 1, "--restarts", restarts)
+    done = run_cli("sweep", *env, *sweep)
+    logs = {number: (tmp_path / f"found/logs/seed-{number}.log").read_text() for number in (1, 2)}
+    assert "starting again" not in logs[2]
+    if restarts:
+        assert done.rc == 0, done
+        assert logs[1].count("(restart 1 of 1)") == 1
+    else:
+        assert done.rc == 1
+        assert "seed-1 failed" in done.stderr
+        assert "starting again" not in logs[1]
+
+
 def test_search_trains_the_requested_trials(run_cli, tmp_path: Path) -> None:
     words = (*SHORT, "--search", "ppo.epochs=int(1,2)", "--over", "run.seed=1..2", "--trials")
     finished = run_cli("sweep", *words, 1)

@@ -67,7 +67,10 @@ def test_single_rank_does_not_restart_itself_if_there_are_no_restarts(capsys: py
     [
         ((), "--on kubernetes needs --job image=…, such as image=registry/lockstep:0.1"),
         (("--job", "image=x"), "--on kubernetes needs --job claim=…, such as claim=runs"),
-        ((*JOB, "nodes=2"), "--job nodes: --on kubernetes has no such option; it has image, claim, cpu, memory, gpus"),
+        (
+            (*JOB, "nodes=2"),
+            "--job nodes: --on kubernetes has no such option; it has image, claim, cpu, memory, gpus, kind",
+        ),
         ((*JOB, "memory=lots"), "--job memory is 'lots': Kubernetes takes values such as 4Gi"),
         ((*JOB, "gpus=0.5"), "--job gpus is '0.5': Kubernetes takes values such as 1"),
         (
@@ -75,7 +78,10 @@ def test_single_rank_does_not_restart_itself_if_there_are_no_restarts(capsys: py
             "--job image is 'a b': Kubernetes takes values such as registry/lockstep:0.1",
         ),
         (("--job", "image=a", "claim=B_$"), "--job claim is 'B_$': Kubernetes takes values such as runs"),
-        ((*JOB, "--ranks", "1:2"), "--ranks is 1:2: a Job of Kubernetes has a fixed number of pods; give one number"),
+        (
+            (*JOB, "--ranks", "1:2"),
+            "--ranks is 1:2: a Job of Kubernetes has a fixed number of pods; give one number, or use --job kind=rayjob",
+        ),
     ],
 )
 def test_what_kubernetes_can_not_run_is_refused(
@@ -86,9 +92,9 @@ def test_what_kubernetes_can_not_run_is_refused(
 
 
 def test_names_that_kubernetes_does_not_accept_are_refused(capsys: pytest.CaptureFixture[str]) -> None:
-    for name in ([], ["--name", "Run_1"], ["--name", "a" * 64]):
+    for name in ([], ["--name", "Run_1"], ["--name", "a" * 41], ["--name", "1"]):
         assert main(["train", "cartpole", "--on", "kubernetes", *name, *JOB]) == BAD_INPUT
-        assert "--on kubernetes needs one of at most 63 small letters" in capsys.readouterr().err
+        assert "--on kubernetes needs one of at most 40 small letters" in capsys.readouterr().err
 
 
 @pytest.mark.slow

@@ -96,6 +96,18 @@ def test_ranks_on_two_raylets_have_the_digests_of_one_process(
 
 
 @pytest.mark.exhaustive
+@pytest.mark.parametrize("plan", ["1:2", "2:1"])
+def test_plans_on_two_raylets_have_the_digests_of_one_process(
+    plan: str, alone: list[str], cluster: Any, begin: Begin, environ: dict[str, str], tmp_path: Path
+) -> None:
+    environ["RAY_ADDRESS"] = cluster.address
+    code, out, err = outcome(begin(*WORDS, "--plan", plan, "--on", "ray", "--ranks", 3, cold=True))
+    assert (code, err) == (DONE, "")
+    assert "connecting 3 ranks that Ray has started" in out
+    assert digests(tmp_path / "runs/run") == alone
+
+
+@pytest.mark.exhaustive
 def test_run_goes_on_with_the_ranks_of_the_raylet_that_is_left(
     alone: list[str], cluster: Any, address: str, begin: Begin, tmp_path: Path
 ) -> None:
@@ -189,8 +201,8 @@ def test_error_of_a_rank_is_the_one_of_the_command(cluster: Any, run_cli, tmp_pa
 @pytest.mark.parametrize(
     ("options", "error"),
     [
-        (["address=127.0.0.1:1"], "--job address is '127.0.0.1:1': there is no cluster of Ray (Connection refused)"),
-        (["address=ray://127.0.0.1:1"], "--job address is 'ray://127.0.0.1:1': there is no cluster of Ray (Connection refused)"),
+        (["address=127.0.0.1:1"], "there is no cluster of Ray at '127.0.0.1:1' (Connection refused)"),
+        (["address=ray://127.0.0.1:1"], "there is no cluster of Ray at 'ray://127.0.0.1:1' (Connection refused)"),
         (["address=nowhere"], f"--job address is 'nowhere': {FORMS}"),
         (["address=ray://head"], f"--job address is 'ray://head': {FORMS}"),
         (["address=http://head:10001"], f"--job address is 'http://head:10001': {FORMS}"),
@@ -234,6 +246,6 @@ def test_address_of_another_service_is_refused_in_one_line(scheme: str, run_cli,
         address = f"{scheme}127.0.0.1:{service.getsockname()[1]}"
         done = run_cli(*WORDS, "--on", "ray", "--job", f"address={address}", timeout=120)
     assert (done.rc, done.stdout) == (BAD_INPUT, "")
-    assert done.stderr.startswith(f"lockstep: --job address is {address!r}: there is no cluster of Ray (")
+    assert done.stderr.startswith(f"lockstep: there is no cluster of Ray at {address!r} (")
     assert done.stderr.count("\n") == 1
     assert list((tmp_path / "runs").iterdir()) == []

@@ -65,7 +65,7 @@ def test_error_of_a_server_is_its_last_line(
 ) -> None:
     install(failing_init)
     with (
-        pytest.raises(ValueError, match=r"there is no cluster of Ray \(RuntimeError: no server\)$"),
+        pytest.raises(ValueError, match=r"^there is no cluster of Ray at .* \(RuntimeError: no server\)$"),
         connected(address),
     ):
         pass
@@ -111,6 +111,18 @@ def test_client_uses_the_token_of_the_user(
         assert "RAY_AUTH_MODE" not in os.environ
     with connected(address):
         assert os.environ["RAY_AUTH_MODE"] == "token"
+
+
+def test_address_of_the_environment_is_used_and_checked(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ray_connection, "find_spec", lambda _: object())
+    monkeypatch.setenv("RAY_ADDRESS", "head:6379")
+    assert read_address({}) == "head:6379"
+    assert read_address({"address": "other:6379"}) == "other:6379"
+    monkeypatch.setenv("RAY_ADDRESS", "http://head:8265")
+    with pytest.raises(ValueError, match=r"^RAY_ADDRESS is 'http://head:8265': it must be HOST:PORT, such as"):
+        read_address({})
+    monkeypatch.setenv("RAY_ADDRESS", "")
+    assert read_address({}) is None
 
 
 def test_client_without_grpcio_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -45,7 +45,7 @@ def test_bad_input_is_one_line_and_leaves_no_folder(
         (["--on", "slurm", "--job", "array=1"], "--job array: lockstep sets this option of sbatch itself; leave it out"),
         (["--on", "slurm", "--over", "plan.kind=coupled,1:1"], "--on is 'slurm': the runs of this sweep need 1 to 2 ranks; set --ranks, the same for all"),
         (["--on", "slurm", "--trials", "2", "--search", "ppo.epochs=int(1,2)"], "--on is 'slurm': a search starts runs when others have ended; use --on ray, or start it in a job"),
-        (["--on", "kubernetes"], "--on is 'kubernetes': it must be one of local, slurm, ray"),
+        (["--on", "kubernetes"], "--on kubernetes needs --job image=…, such as image=registry/lockstep:0.1"),
         (["--job", "time=5"], "--job needs --on with the name of a cluster"),
     ],
 )  # fmt: skip

@@ -45,6 +45,10 @@ class Arguments(argparse.ArgumentParser):
             metavar="N",
             help=f"number of processes on this host (default: {default}). MIN:MAX: at most MAX, and fewer if some can't be started",
         )
+        self.add_restarts()
+
+    def add_restarts(self) -> None:
+        """Add `--restarts`."""
         self.add_argument(
             "--restarts",
             type=whole_number(0),
@@ -72,8 +76,8 @@ class Arguments(argparse.ArgumentParser):
             default=[],
             metavar="KEY=VALUE",
             help="options of the cluster. slurm: those of sbatch, such as partition=gpu time=08:00:00 nodes=2 exclusive=; kubernetes, whose manifest is "
-            "printed: image, claim (the volume of the runs), cpu, memory and gpus of a rank; ray: address (default: Ray is started on this host), cpu and gpu of "
-            "a rank",
+            "printed: image, claim (the volume of the runs), kind (job, jobset or rayjob), cpu, memory and gpus of a rank; ray: address (default: RAY_ADDRESS, or "
+            "Ray is started on this host), cpu and gpu of a rank",
         )
 
     @property

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from lockstep import presets
 from lockstep.cli.arguments import Arguments, is_on_cluster, whole_number
+from lockstep.clusters.submit import CLUSTERS
 from lockstep.config import Config
 from lockstep.config.compose import dropped_fields, import_env_module, load
 from lockstep.config.flags import parse_flags
@@ -25,10 +26,9 @@ if TYPE_CHECKING:
 __all__ = ["SweepArguments", "main", "read"]
 
 _COMMAND_FLAGS = (
-    *("--config", "--job", "--jobs", "--on", "--out", "--over", "--prune", "--ranks", "--search", "--trials"),
+    *("--config", "--job", "--jobs", "--on", "--out", "--over", "--prune", "--ranks", "--restarts", "--search"),
+    "--trials",
 )
-_CLUSTERS = ("slurm", "ray")
-"""Values of `--on` besides `local`."""
 Tree = Mapping[str, Mapping[str, object]]
 
 
@@ -59,9 +59,10 @@ def main(argv: Sequence[str]) -> int:
             f"sweep starts its own processes: use it without {rank_info.launcher}, with --jobs and --ranks"
         )
 
+    from lockstep.cli.sweep_cluster import print_manifests
     from lockstep.experiment.resolve import cut_episodes
     from lockstep.run.stop import listen
-    from lockstep.sweep.member import check_folder
+    from lockstep.sweep.member import check_folder, is_done
     from lockstep.sweep.sweep import Sweep
 
     notes: dict[str, None] = {}  # in order, each once: `compose` is called for every run
@@ -77,16 +78,21 @@ def main(argv: Sequence[str]) -> int:
     if base.run.store is not None:
         raise ValueError(f"run.store is {base.run.store!r}: the runs of a sweep can't be copied to object storage")
     folder = args.out or Path(RunConfig.folder) / f"{_folder_name(args.preset or base.env.id)}-sweep"
-    sweep = Sweep(folder, args.preset, compose, args.ranks, 1, _print_line, prune=args.prune)
+    sweep = Sweep(folder, args.preset, compose, args.ranks, 1, _print_line, restarts=args.restarts, prune=args.prune)
     members = sweep.check(over, spaces)
     for member in [] if args.trials else members:
         check_folder(member)
+    if warning := next(filter(None, (cut_episodes(member.config) for member in members)), None):
+        notes[warning] = None  # printed once, not for every run
+    if args.on == "kubernetes" and (unfinished := [member for member in members if not is_done(member)]):
+        print_manifests(folder, unfinished, args, tree)
+        for note in notes:
+            _print_line(note)
+        return 0
     with sweep.opened():
         listen()
         for note in notes:
             _print_line(note)
-        if warning := next(filter(None, (cut_episodes(member.config) for member in members)), None):
-            _print_line(warning)  # printed once, not for every run
         return _run(sweep, members, parsed._replace(tree=tree), base, argv)
 
 
@@ -137,9 +143,9 @@ def read(argv: Sequence[str]) -> SweepArguments:
     other = next((path for path in over if path != SEED), None)
     if spaces and other:
         raise ValueError(f"--over {other}: with --search only {SEED} can be swept too; give {other} to --search")
-    if is_on_cluster(args) and args.on == "slurm" and spaces:
+    if is_on_cluster(args) and args.on != "ray" and spaces:
         raise ValueError(
-            "--on is 'slurm': a search starts runs when others have ended; use --on ray, or start it in a job"
+            f"--on is {args.on!r}: a search starts runs when others have ended; use --on ray, or start it in a job"
         )
     for name in ("name", "folder"):
         if name in tree.get("run", {}):
@@ -221,8 +227,9 @@ def _parser() -> Arguments:
         metavar="N",
         help="number of processes of every run (default: 1, or the fewest that --plan allows)",
     )
+    parser.add_restarts()
     parser.add_argument("--out", type=Path, metavar="DIR", help="folder of the sweep (default: runs/PRESET-sweep)")
-    parser.add_cluster(_CLUSTERS)
+    parser.add_cluster(CLUSTERS)
     search = parser.add_argument_group("search")
     search.add_argument("--trials", type=whole_number(1), metavar="N", help="total number of trials; needs Optuna")
     search.add_argument(

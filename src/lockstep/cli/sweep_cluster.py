@@ -3,20 +3,20 @@
 from argparse import Namespace
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from lockstep.clusters.job import SweepJob
 from lockstep.config.compose import merged_tree
 from lockstep.run.folder import JOB_FOLDER, RunFolder
 from lockstep.run.stop import listen
-from lockstep.runtime.settings import RESTARTS
-from lockstep.sweep.member import Member, train_arguments
+from lockstep.sweep.member import RUNS, Member, train_arguments
 
 if TYPE_CHECKING:
     from lockstep.sweep.jobs import RunProcess
     from lockstep.sweep.sweep import Sweep
 
-__all__ = ["on_ray", "submit_to_slurm"]
+__all__ = ["on_ray", "print_manifests", "submit_to_slurm"]
 
 Tree = Mapping[str, Mapping[str, object]]
 
@@ -29,19 +29,46 @@ def submit_to_slurm(sweep: "Sweep", members: Sequence[Member], args: Namespace, 
     """
     from lockstep.clusters.slurm import submit_array
 
+    for member in members:
+        member.folder.unmark_pruned()
+    path = sweep.folder.absolute()
+    return submit_array(_sweep_job(members, args, tree, path, path, f"{path / JOB_FOLDER}/"))
+
+
+def print_manifests(folder: Path, members: Sequence[Member], args: Namespace, tree: Tree) -> None:
+    """Print the manifests of the members for Kubernetes, where the volume has the folder of the sweep.
+
+    `tree` is as for `submit_to_slurm`. Raises ValueError, in one line, if Kubernetes can't run the members.
+    """
+    from lockstep.clusters.kubernetes import mount, sweep_manifests, write_manifests
+
+    runs = mount(folder)
+    write_manifests(
+        sweep_manifests(_sweep_job(members, args, tree, folder, runs / folder.name, f"{runs / folder.name}-"))
+    )
+
+
+def _sweep_job(
+    members: Sequence[Member], args: Namespace, tree: Tree, folder: Path, there: Path, rendezvous: str
+) -> SweepJob:
+    """Return the members as a job.
+
+    `folder` is the folder of the sweep, `there` its path on the hosts that train, and `rendezvous` the start of the
+    paths of files of the rendezvous.
+    """
     ranks = {member.ranks for member in members}
     if len(ranks) > 1:
         raise ValueError(
-            f"--on is 'slurm': the runs of this sweep need {min(ranks)} to {max(ranks)} ranks; set --ranks, the same for all"
+            f"--on is {args.on!r}: the runs of this sweep need {min(ranks)} to {max(ranks)} ranks; set --ranks, the same for all"
         )
     fields = merged_tree(None, args.config, tree)
-    job_folder = sweep.folder.absolute() / JOB_FOLDER
+    once = [] if args.restarts else ["--restarts", "0"]  # a single rank would otherwise restart itself
     arguments = {}
     for member in members:
-        member.folder.unmark_pruned()
-        runtime = {"rendezvous": f"file://{job_folder / member.name}.rendezvous", **fields.get("runtime", {})}
-        arguments[member.name] = train_arguments(member, args.preset, {**fields, "runtime": runtime})
-    return submit_array(SweepJob(RunFolder(sweep.folder), arguments, ranks.pop(), args.jobs, RESTARTS, dict(args.job)))
+        runtime = {"rendezvous": f"file://{rendezvous}{member.name}.rendezvous", **fields.get("runtime", {})}
+        words = train_arguments(member, args.preset, {**fields, "runtime": runtime}, there / RUNS)
+        arguments[member.name] = [*words, *once]
+    return SweepJob(RunFolder(folder), arguments, ranks.pop(), args.jobs, args.restarts, dict(args.job))
 
 
 @contextmanager
@@ -60,9 +87,10 @@ def on_ray(sweep: "Sweep", ranks: int, args: Namespace, tree: Tree) -> Iterator[
         from lockstep.clusters.ray_runs import RayRun
 
         member.folder.unmark_pruned()
-        arguments = [*train_arguments(member, args.preset, fields), "--ranks", str(member.ranks)]
+        numbers = ["--ranks", str(member.ranks), "--restarts", str(args.restarts)]
+        arguments = [*train_arguments(member, args.preset, fields), *numbers]
         resources = {name: member.ranks * number for name, number in per_rank.items()}
-        return RayRun(arguments, resources, sweep.logs / f"{member.name}.log", RESTARTS)
+        return RayRun(arguments, resources, sweep.logs / f"{member.name}.log", args.restarts)
 
     with connected(address):
         listen()  # again: Ray has set handlers of its own

@@ -19,25 +19,29 @@ _CLIENT = "ray://"
 """Start of an address to which this process connects as a client, through a process on the head node."""
 _CONNECT = 10.0
 """Seconds to wait for an answer of a cluster's address."""
+_VARIABLE = "RAY_ADDRESS"
+"""Environment variable with the address of the cluster, which Ray sets in its jobs."""
 
 
 def read_address(options: Mapping[str, str]) -> str | None:
-    """Return the address of the cluster, from the options of `--job`; None: start one.
+    """Return the address of the cluster, from the options of `--job` or from the environment; None: start one.
 
     Raises ValueError in one line if an option is wrong, or Ray is not installed.
     """
     if find_spec("ray") is None:
         raise ValueError("--on is 'ray': Ray is not installed; pip install 'lockstep-rl[ray]'")
     check_options(options, "ray", _OPTIONS)
-    address = options.get("address")
+    name, address = "--job address", options.get("address")
     if address is None:
-        return None
+        name, address = _VARIABLE, os.environ.get(_VARIABLE)
+        if not address:
+            return None
     if not re.fullmatch(rf"({_CLIENT})?[^/]+:\d{{1,5}}", address):
         raise ValueError(
-            f"--job address is {address!r}: it must be HOST:PORT, such as head:6379, or ray://HOST:PORT, such as ray://head:10001"
+            f"{name} is {address!r}: it must be HOST:PORT, such as head:6379, or ray://HOST:PORT, such as ray://head:10001"
         )
     if address.startswith(_CLIENT) and find_spec("grpc") is None:
-        raise ValueError(f"--job address is {address!r}: grpcio is not installed; pip install 'lockstep-rl[ray]'")
+        raise ValueError(f"{name} is {address!r}: grpcio is not installed; pip install 'lockstep-rl[ray]'")
     return address
 
 
@@ -116,7 +120,7 @@ def _connect(address: str | None) -> None:
             pass
         ray.init(address, **options)
     except Exception as error:  # also those of gRPC, which have no other common class
-        raise ValueError(f"--job address is {address!r}: there is no cluster of Ray ({_one_line(error)})") from None
+        raise ValueError(f"there is no cluster of Ray at {address!r} ({_one_line(error)})") from None
 
 
 @contextmanager

@@ -37,16 +37,18 @@ class Request:
     resume: bool
     """Accept a run that exists, and resume it."""
 
-    def arguments(self, path: Path, rendezvous_file: Path) -> list[str]:
+    def arguments(self, path: Path, rendezvous_file: Path | None) -> list[str]:
         """Return the arguments of `lockstep` that every rank runs. They start or resume the run in the folder `path`, on any number of ranks.
 
-        The ranks rendezvous through files beside `rendezvous_file`, unless the user has set `runtime.rendezvous`: names of hosts need not resolve then.
+        The ranks rendezvous through files beside `rendezvous_file`, unless it is None or the user has set `runtime.rendezvous`: names of hosts
+        need not resolve then.
         """
         fields = {section: dict(values) for section, values in self.fields.items()}
         if self.existing is None:
             fields.setdefault("run", {})["name"] = path.name
             fields.setdefault("plan", {}).setdefault("shards", self.resolved.plan.shards)
-        fields.setdefault("runtime", {}).setdefault("rendezvous", f"file://{rendezvous_file}")
+        if rendezvous_file is not None:
+            fields.setdefault("runtime", {}).setdefault("rendezvous", f"file://{rendezvous_file}")
         once = [] if self.restarts else ["--restarts", "0"]  # a single rank would otherwise restart itself
         if self.existing is not None:
             return ["resume", str(path), *as_flags(fields), *once]

@@ -95,15 +95,16 @@ class ParallelRuns:
         return codes
 
 
-def start_here(logs: Path, count: int) -> StartRun:
+def start_here(logs: Path, count: int, restarts: int) -> StartRun:
     """Return a function that starts a run on this host as `lockstep resume`. Its output goes to a file in `logs`.
 
-    `count` is the number of runs in parallel.
+    `count` is the number of runs in parallel, and `restarts` the number of restarts of a run after faults within an hour.
     """
     logs.mkdir(parents=True, exist_ok=True)
 
     def start(member: Member, slot: int) -> RunProcess:
-        arguments = ["resume", str(member.folder.path), "--ranks", str(member.ranks), *module_flags(member.config)]
+        numbers = ["--ranks", str(member.ranks), "--restarts", str(restarts)]
+        arguments = ["resume", str(member.folder.path), *numbers, *module_flags(member.config)]
         with os.fdopen(open_to_append(logs / f"{member.name}.log"), "ab") as log:
             return subprocess.Popen(
                 module_command("lockstep", *arguments),

@@ -17,8 +17,20 @@ from lockstep.experiment.same_experiment import describe_difference
 from lockstep.experiment.start import is_complete, resolve_start
 from lockstep.run.folder import RunFolder
 
-__all__ = ["Member", "check_folder", "is_done", "labels", "make_member", "name_of", "prepare", "train_arguments"]
+__all__ = [
+    "RUNS",
+    "Member",
+    "check_folder",
+    "is_done",
+    "labels",
+    "make_member",
+    "name_of",
+    "prepare",
+    "train_arguments",
+]
 
+RUNS = "runs"
+"""Folder of the runs, in the folder of a sweep."""
 _MAX_NAME = 90
 """Largest length of a name."""
 
@@ -100,17 +112,20 @@ def prepare(member: Member, preset: str | None) -> None:
     create_run(member.config, preset, member.ranks)
 
 
-def train_arguments(member: Member, preset: str | None, fields: Mapping[str, Mapping[str, object]]) -> list[str]:
+def train_arguments(
+    member: Member, preset: str | None, fields: Mapping[str, Mapping[str, object]], folder: Path | None = None
+) -> list[str]:
     """Return the arguments of `lockstep` that start the run or resume it, on any host that shares its folder.
 
-    `fields` has the fields of the config that the user has set for all runs, by section, besides those of the preset.
+    `fields` has the fields of the config that the user has set for all runs, by section, besides those of the preset. `folder` is the folder
+    of all runs on these hosts; None: that on this host.
     """
     tree = {section: dict(content) for section, content in fields.items()}
     for path, value in member.values.items():
         section, _, field = path.rpartition(".")
         if section:
             tree.setdefault(section, {})[field] = value
-    folder = member.folder.path.absolute().parent
+    folder = folder or member.folder.path.absolute().parent
     tree.setdefault("run", {}).update(name=member.name, folder=str(folder), progress="off")
     tree.setdefault("plan", {}).setdefault("shards", member.config.plan.shards)
     return ["train", *([preset] if preset else []), *as_flags(tree), "--resume"]

@@ -12,8 +12,9 @@ from lockstep.processes.exit_codes import STOPPED_BY_SIGNAL
 from lockstep.run.folder import RunFolder
 from lockstep.run.stop import asked_to_stop
 from lockstep.run.tables import write_rows
+from lockstep.runtime.settings import RESTARTS
 from lockstep.sweep.jobs import ParallelRuns, StartRun, last_log_line, start_here
-from lockstep.sweep.member import Member, check_folder, is_done, make_member, name_of, prepare
+from lockstep.sweep.member import RUNS, Member, check_folder, is_done, make_member, name_of, prepare
 from lockstep.sweep.pruning import Pruning
 from lockstep.sweep.results import DONE, FAILED, PRUNED, Row, run_row, summary_rows
 from lockstep.sweep.search import Trials
@@ -40,6 +41,8 @@ class Sweep:
     """Prints a line about the progress of the sweep."""
     members: list[Member] = field(default_factory=list)
     """All runs of the sweep so far."""
+    restarts: int = RESTARTS
+    """Number of restarts of a run on this host after faults within an hour."""
     prune: bool = False
     """End trials of a search early if their returns are low, as `Pruning` decides."""
     start: StartRun | None = None
@@ -70,7 +73,7 @@ class Sweep:
                 identity, name = decoded, name_of(decoded)
             if any(name == other.name for other in members):
                 raise ValueError(f"{name}: two of the combinations are the same run; remove one")
-            members.append(make_member(config, self.ranks, identity, self.folder / "runs", name, self.preset))
+            members.append(make_member(config, self.ranks, identity, self.folder / RUNS, name, self.preset))
         return members
 
     def check(self, over: Mapping[str, Sequence[str]], spaces: Mapping[str, Search]) -> list[Member]:
@@ -92,7 +95,7 @@ class Sweep:
         """
         if (self.folder / "config.json").is_file():
             raise ValueError(f"--out is {self.folder}: it is the folder of a run; choose another")
-        runs, folder, is_new = self.folder / "runs", RunFolder(self.folder), not self.folder.exists()
+        runs, folder, is_new = self.folder / RUNS, RunFolder(self.folder), not self.folder.exists()
         try:
             runs.mkdir(parents=True, exist_ok=True)
         except OSError as error:
@@ -119,7 +122,7 @@ class Sweep:
         if self.start is None:
             for member in unfinished:
                 prepare(member, self.preset)
-        start = self.start or start_here(self.logs, self.jobs)
+        start = self.start or start_here(self.logs, self.jobs, self.restarts)
         self.codes |= ParallelRuns(self.jobs, start, self._on_end, pruned).run(unfinished)
 
     def search(self, trials: Trials, over: Mapping[str, Sequence[str]], total: int) -> None:

@@ -103,6 +103,20 @@ def test_job_that_is_put_back_into_the_queue_goes_on(
     assert not (run / "job/slurm.faults").exists()
 
 
+def test_run_of_a_waiting_job_is_not_trained_here(
+    alone: list[str], cluster: SlurmCluster, submit: Submit, run_cli
+) -> None:
+    run, job = submit("--ranks", 1, "--job", "begin=now+1hour")
+    line = f"lockstep: runs/run is in use: job {job} of Slurm trains it (PENDING (BeginTime)); scancel {job} ends it\n"
+    here = (*WORDS, "--name", "run", "--resume", "--ranks", 1)
+    done = run_cli(*here, env=cluster.environ)
+    assert (done.rc, done.stdout, done.stderr) == (IN_USE, "", line)
+    cluster.run("scancel", job)
+    wait_for(lambda: cluster.state(job) == "CANCELLED", "the end of the job")
+    assert run_cli(*here, env=cluster.environ).rc == DONE
+    assert digests(run) == alone
+
+
 @pytest.mark.exhaustive
 def test_killed_rank_starts_the_ranks_again_a_limited_number_of_times(
     alone: list[str], cluster: SlurmCluster, submit: Submit

@@ -47,6 +47,7 @@ def _resume(
     args: Namespace,
 ) -> int:
     with report_once(rank_info):
+        from lockstep.clusters.slurm import check_not_submitted
         from lockstep.experiment.execute import open_run
         from lockstep.experiment.hooks import import_hook
         from lockstep.experiment.prepare_resume import prepare_resume
@@ -78,6 +79,7 @@ def _resume(
         from lockstep.cli.train_rank import resume_under_launcher
 
         return resume_under_launcher(rank_info, folder, config, extended, plan, args.iteration, hook)
+    check_not_submitted(folder)
     resume_from = prepare_resume(folder, config, extended, args.iteration, plan.ranks)
     if resume_from is None:
         print(completion_text(folder, extended))

@@ -15,6 +15,7 @@ from lockstep.config import Config
 from lockstep.config.compose import dropped_fields, import_env_module, load
 from lockstep.config.flags import parse_flags
 from lockstep.processes.cores import usable_cores
+from lockstep.run.folder import RunFolder
 from lockstep.run.settings import RunConfig
 from lockstep.runtime.rank_info import find_rank_info
 from lockstep.sweep.values import SEED, Search, merge_values, read_over, read_search
@@ -99,6 +100,7 @@ def main(argv: Sequence[str]) -> int:
 def _run(sweep: "Sweep", members: Sequence["Member"], parsed: SweepArguments, base: Config, argv: Sequence[str]) -> int:
     """Train the runs that are not done, here or on a cluster, and return the exit code. `members` are those of `Sweep.check`."""
     from lockstep.cli.sweep_cluster import on_ray, submit_to_slurm
+    from lockstep.clusters.slurm import check_not_submitted
     from lockstep.run.environment import describe_environment
     from lockstep.sweep.member import is_done
 
@@ -110,6 +112,7 @@ def _run(sweep: "Sweep", members: Sequence["Member"], parsed: SweepArguments, ba
         job_id = submit_to_slurm(sweep, unfinished, args, parsed.tree)
         print(f"submitted job array {job_id} to Slurm; after its end, the same command prints the results")
         return 0
+    check_not_submitted(RunFolder(sweep.folder))
     sweep.jobs = args.jobs or max(1, cores // ranks)
     is_on_ray = args.on == "ray" and (unfinished or args.trials)
     with on_ray(sweep, ranks, args, parsed.tree) if is_on_ray else nullcontext():

@@ -2,6 +2,7 @@
 
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 
 from lockstep import presets
 from lockstep.cli.arguments import Arguments, is_on_cluster
@@ -10,6 +11,7 @@ from lockstep.clusters.submit import CLUSTERS
 from lockstep.config.compose import dropped_fields, import_env_module, load
 from lockstep.config.flags import parse_flags
 from lockstep.processes.portable import restart_portable
+from lockstep.run.folder import RunFolder
 from lockstep.runtime.rank_info import find_rank_info
 
 __all__ = ["main"]
@@ -43,6 +45,7 @@ def main(argv: Sequence[str]) -> int:
         if config.runtime.bits == "portable" and (rank_info is not None or not args.restarts):
             restart_portable(["train", *argv])  # this process becomes a rank
         listen_under_launcher(rank_info)
+        from lockstep.clusters.slurm import check_not_submitted
         from lockstep.experiment.hooks import import_hook
         from lockstep.experiment.prepare_run import ResolvedRun, prepare_run
         from lockstep.experiment.resolve import resolve
@@ -64,6 +67,8 @@ def main(argv: Sequence[str]) -> int:
         from lockstep.cli.train_rank import train_under_launcher
 
         return train_under_launcher(rank_info, run, hook)
+    if config.run.name is not None:
+        check_not_submitted(RunFolder(Path(config.run.folder) / config.run.name))
     folder, resolved_config, resume_from = prepare_run(run)
     try:
         if resume_from is None:

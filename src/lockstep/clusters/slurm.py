@@ -1,6 +1,8 @@
 """Submission of runs to Slurm, and the state of a job."""
 
+import os
 import re
+import shutil
 import subprocess
 from collections import Counter
 
@@ -10,9 +12,9 @@ from lockstep.clusters.request import Request, reserved
 from lockstep.files import make_folder, write_atomically
 from lockstep.messages import counted
 from lockstep.processes.exit_codes import DONE
-from lockstep.run.folder import RunInUse
+from lockstep.run.folder import RunFolder, RunInUse
 
-__all__ = ["job_state", "submit", "submit_array"]
+__all__ = ["check_not_submitted", "job_state", "submit", "submit_array"]
 
 _TIMEOUT = 120
 """Seconds until a command of Slurm that does not end is killed. sbatch itself gives up after 10 to 60 seconds."""
@@ -25,7 +27,7 @@ def submit(request: Request) -> int:
     """
     with reserved(request) as job:
         path = job.folder.path
-        _check_earlier(job)
+        _check_earlier(job.folder)
         faults_file(job).unlink(missing_ok=True)
         job_id = _submit(job, batch_script(job))
     print(f"submitted job {job_id} to Slurm: {path.name}, {counted(job.sizes[0], 'rank')}, in {path}")
@@ -36,14 +38,28 @@ def submit(request: Request) -> int:
 
 def submit_array(runs: SweepJob) -> str:
     """Submit the runs of a sweep as a job array, and return its id. Raises ValueError and RunInUse as `submit` does."""
-    _check_earlier(runs)
+    _check_earlier(runs.folder)
     make_folder(runs.files)
     write_array(runs)
     return _submit(runs, array_script(runs))
 
 
-def _check_earlier(job: Job | SweepJob) -> None:
-    path, earlier = job.folder.path, read_submission(job.folder)
+def check_not_submitted(folder: RunFolder) -> None:
+    """Raise RunInUse if a job of Slurm has the run or sweep, and this process is not part of the job. Ignore that Slurm does not answer."""
+    earlier = read_submission(folder)
+    own = (os.environ.get("SLURM_JOB_ID"), os.environ.get("SLURM_ARRAY_JOB_ID"))
+    if earlier is None or earlier.job_id in own or shutil.which("squeue") is None:
+        return
+    try:
+        _check_earlier(folder)
+    except RunInUse:
+        raise
+    except ValueError:
+        return
+
+
+def _check_earlier(folder: RunFolder) -> None:
+    path, earlier = folder.path, read_submission(folder)
     if earlier is not None and earlier.cluster == "slurm" and (state := job_state(earlier.job_id)) is not None:
         raise RunInUse(
             f"{path} is in use: job {earlier.job_id} of Slurm trains it ({state}); scancel {earlier.job_id} ends it"

@@ -3,7 +3,7 @@
 import re
 from pathlib import Path
 
-from lockstep.compiling import fusion, program, values
+from lockstep.compiling import fusion, instructions, program, values
 
 SOURCES = Path(program.__file__).parent
 
@@ -27,7 +27,7 @@ def number(source: str, name: str) -> int:
 
 def test_kinds_of_instructions() -> None:
     kinds = enumeration("Kind")
-    assert [getattr(program, f"_{kind}") for kind in kinds] == list(range(len(kinds)))
+    assert [getattr(instructions, kind) for kind in kinds] == list(range(len(kinds)))
 
 
 def test_sources_of_operands() -> None:

@@ -108,9 +108,9 @@ def test_first_result_is_complete_before_the_others_are_computed() -> None:
     seen: list[torch.Tensor] = []
 
     def formula(x: torch.Tensor, y: torch.Tensor) -> tuple[torch.Tensor, ...]:
-        first = (x @ y).tanh()
+        first, total = (x @ y).tanh(), x.sum()
         second = first @ x
-        return torch.cat([first.reshape(-1), x.sum().reshape(1)]), torch.cat(
+        return torch.cat([first.reshape(-1), total.reshape(1)]), torch.cat(
             [second.reshape(-1), (second @ y).reshape(-1)]
         )
 

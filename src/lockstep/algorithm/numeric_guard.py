@@ -102,8 +102,11 @@ class NumericGuard:
         """Return False if a step would make the weights non-finite. `total` are the sums of the step, `means` and `norm` those of `Adam.propose`."""
         if not math.isfinite(norm) or not all(map(math.isfinite, means)) or self._agent.trained_buffers.is_nan:
             return False
-        unclipped = self._agent.flat.slices.get("curiosity")  # the norm does not include this group
-        return unclipped is None or bool(total[unclipped].square().sum().isfinite())
+        slice_ = self._agent.flat.slices.get("curiosity")  # the norm does not include this group
+        if slice_ is None:
+            return True
+        unclipped = total[slice_]
+        return math.isfinite(torch.dot(unclipped, unclipped))  # a square, a sum and a test take ten times as long
 
     def reject(
         self,

@@ -9,26 +9,25 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lockstep.compiling.fusion import Fusion, encode_fusion
+from lockstep.compiling.instructions import (
+    ADD_COPY,
+    ARGMAX,
+    COPY,
+    FUSION,
+    GATHER,
+    INDEXED_PRODUCT,
+    PACK,
+    PACKED_PRODUCT,
+    PRODUCT,
+    REDUCE,
+    SCATTER_ADD,
+    Single,
+)
+from lockstep.compiling.memory import assign_memory, is_assembled, place_parts
 from lockstep.compiling.values import Unsupported, Value, View, collapse
 
 __all__ = ["Builder", "Program"]
 
-_ALIGNMENT = 16
-"""Values in the working memory begin at multiples of this many numbers."""
-(
-    _FUSION,
-    _COPY,
-    _REDUCE,
-    _PRODUCT,
-    _GATHER,
-    _SCATTER_ADD,
-    _PACK,
-    _PACKED_PRODUCT,
-    _ARGMAX,
-    _INDEXED_PRODUCT,
-    _ADD_COPY,
-) = range(11)
-"""Kinds of instructions in `interpreter.cpp`."""
 _TILE = 32
 """Largest number of columns in a tile of a packed matrix, in `product.h`."""
 _NARROW = 128
@@ -51,45 +50,6 @@ class Program(NamedTuple):
     """Array 1."""
 
 
-class _Single(NamedTuple):
-    """An instruction that is not a fusion: its words, in which a view stands for its array and its offset."""
-
-    kind: int
-    words: tuple[View | int, ...]
-    reads: list[Value]
-    writes: list[Value]
-
-
-class _Memory:
-    """Assigns ranges of the working memory, and uses them again."""
-
-    def __init__(self) -> None:
-        self.size = 0
-        self._starts: dict[int, int] = {}
-        """Ends of the unused ranges, by their starts."""
-        self._ends: dict[int, int] = {}
-        """Their starts, by their ends."""
-
-    def allocate(self, size: int) -> int:
-        """Return the start of a range, which is the smallest unused one that is large enough."""
-        fitting = [(end - start, start) for start, end in self._starts.items() if end - start >= size]
-        if not fitting:
-            self.size += size
-            return self.size - size
-        _, start = min(fitting)
-        end = self._starts.pop(start)
-        del self._ends[end]
-        if start + size < end:
-            self.free(start + size, end)
-        return start
-
-    def free(self, start: int, end: int) -> None:
-        """Make a range unused, and merge it with its neighbors."""
-        start = self._ends.pop(start, start)
-        end = self._starts.pop(end, end)
-        self._starts[start], self._ends[end] = end, start
-
-
 class Builder:
     """Collects the instructions of a program, and assigns memory when it is complete.
 
@@ -98,8 +58,8 @@ class Builder:
     """
 
     def __init__(self) -> None:
-        self._items: list[Fusion | _Single] = []
-        self._preparation: list[_Single] = []
+        self._items: list[Fusion | Single] = []
+        self._preparation: list[Single] = []
         self._constants: dict[tuple[float, bool], Value] = {}
         self._computed: dict[object, View] = {}
 
@@ -150,7 +110,7 @@ class Builder:
             raise Unsupported("operations on bytes that are not element-wise")
         _check_bounds([word for word in words if isinstance(word, View)])
         target.written_by = len(self._items)
-        self._items.append(_Single(kind, tuple(words), [view.value for view in reads], [target]))
+        self._items.append(Single(kind, tuple(words), [view.value for view in reads], [target]))
 
     def copy(self, source: View, target: View, adds: bool = False) -> None:
         """Copy a view to another one with the same sizes or, if it `adds`, add it. No other instruction may have read the target's value yet."""
@@ -160,7 +120,7 @@ class Builder:
         columns = ([numbers[dim] for dim in order] for numbers in (source.sizes, source.strides, target.strides))
         sizes, (from_strides, to_strides) = collapse(*columns)
         words: list[View | int] = [len(sizes), *sizes, source, *from_strides, target, *to_strides]
-        self._add(_ADD_COPY if adds else _COPY, words, [source, target] if adds else [source], target.value)
+        self._add(ADD_COPY if adds else COPY, words, [source, target] if adds else [source], target.value)
 
     def reduce(self, source: View, dims: Sequence[int], maximum: bool = False) -> Value:
         """Add up the elements of some dimensions, or find their maximum. The result is contiguous."""
@@ -176,13 +136,13 @@ class Builder:
             *(stride for _, (strides,) in parts for stride in strides),
             View.contiguous(target),
         ]
-        self._add(_REDUCE, words, [source], target)
+        self._add(REDUCE, words, [source], target)
         return target
 
     def argmax(self, source: View) -> Value:
         """Find the column of the first maximum in each row of a matrix."""
         target = Value(source.sizes[0])
-        self._add(_ARGMAX, [*source.sizes, *_strided(source), View.contiguous(target)], [source], target)
+        self._add(ARGMAX, [*source.sizes, *_strided(source), View.contiguous(target)], [source], target)
         return target
 
     def product(self, left: View, right: View, bias: View | None) -> Value:
@@ -196,7 +156,7 @@ class Builder:
         ]
         words += [-1, 0, 0, 0] if bias is None else [bias, *bias.strides[:2]]
         words += [View.contiguous(target), rows * columns, columns]
-        self._add(_PRODUCT, words, [left, right, *([] if bias is None else [bias])], target)
+        self._add(PRODUCT, words, [left, right, *([] if bias is None else [bias])], target)
         return target
 
     def indexed_product(
@@ -216,7 +176,7 @@ class Builder:
         words: list[View | int] = [len(rows), len(columns), width, int(adds), *rows, *columns, left, *left_rows]
         words += [*left_columns, *_strided(right), *([-1, 0] if bias is None else [bias]), result, *target_rows]
         self._add(
-            _INDEXED_PRODUCT,
+            INDEXED_PRODUCT,
             words,
             [left, right, *([] if bias is None else [bias]), *([result] if adds else [])],
             result.value,
@@ -227,13 +187,13 @@ class Builder:
         target = Value(math.prod(index.sizes))
         part = View.contiguous(target, index.sizes)
         words = [*index.sizes, source.sizes[1], *_strided(source), *_strided(index), *_strided(part)]
-        self._add(_GATHER, words, [source, index], target)
+        self._add(GATHER, words, [source, index], target)
         return target
 
     def scatter_add(self, target: View, index: View, source: View) -> None:
         """Add the elements of a matrix to those of the rows of `target` whose columns are `index` `[M, N]`, if they exist. Nothing may have read the target's value."""
         words = [*index.sizes, target.sizes[1], *_strided(target), *_strided(index), *_strided(source)]
-        self._add(_SCATTER_ADD, words, [target, index, source], target.value)
+        self._add(SCATTER_ADD, words, [target, index, source], target.value)
 
     def _pack(self, captured: range) -> None:
         """Pack each right matrix once for all products that need it packed.
@@ -242,19 +202,19 @@ class Builder:
         """
         products = defaultdict[View, list[int]](list)
         for index, item in enumerate(self._items):
-            if isinstance(item, _Single) and item.kind == _PRODUCT and item.words[0] == 1:
+            if isinstance(item, Single) and item.kind == PRODUCT and item.words[0] == 1:
                 products[cast(View, item.words[_RIGHT])].append(index)
-        packs: dict[int, list[_Single]] = defaultdict(list)
+        packs: dict[int, list[Single]] = defaultdict(list)
         for right, indices in products.items():
             _, inner, columns = right.sizes
             in_place, is_captured = right.strides[2] == 1 and right.strides[1] <= _NARROW, right.value.array in captured
             if in_place or (len(indices) == 1 and not is_captured):
                 continue
             packed = Value(inner * (-(-columns // _TILE) * _TILE))
-            pack = _Single(_PACK, (inner, columns, *_strided(right), View.contiguous(packed)), [right.value], [packed])
+            pack = Single(PACK, (inner, columns, *_strided(right), View.contiguous(packed)), [right.value], [packed])
             (self._preparation if is_captured else packs[indices[0]]).append(pack)
             for index in indices:
-                self._items[index] = _packed(cast(_Single, self._items[index]), packed)
+                self._items[index] = _packed(cast(Single, self._items[index]), packed)
         self._items = [new for index, item in enumerate(self._items) for new in (*packs[index], item)]
 
     def build(self, captured: range = range(0), first_result: int | None = None) -> Program:
@@ -269,9 +229,9 @@ class Builder:
                 item.fuse(uses)
         self._move_to_readers()
         self._copy_early(first_result)
+        self._items = place_parts(self._items, first_result)
         writers = [index + 1 for index, item in enumerate(self._items) if _writes(item, first_result)]
-        last_use = {value: index for index, item in enumerate(self._items) for value in (*item.reads, *item.writes)}
-        memory = self._assign_memory(last_use)
+        memory = assign_memory(self._items, self._preparation)
         constants = np.array([number for number, _ in self._constants], np.float64)
         words = _encode_all(self._items)
         first = len(_encode_all(self._items[: max(writers, default=len(self._items))]))
@@ -304,19 +264,16 @@ class Builder:
                         indices[value].add(later)
                         if value not in fusion.reads:
                             indices[value].discard(index)
-        self._items = [item for item in self._items if isinstance(item, _Single) or item.operations]
+        self._items = [item for item in self._items if isinstance(item, Single) or item.operations]
 
     def _copy_early(self, array: int | None) -> None:
         """Move the copies that make up an array of results to the instructions that compute what is copied: a concatenation comes after all of these."""
         writers = [item for item in self._items if _writes(item, array)]
-        copies = [item for item in writers if isinstance(item, _Single) and item.kind == _COPY]
         # otherwise the array is also filled, or written twice in part, and the order matters
-        if len(copies) < len(writers) or sum(map(_copied, copies)) != sum(
-            {item.writes[0]: item.writes[0].size for item in copies}.values()
-        ):
+        if len({item.writes[0] for item in writers}) != 1 or not is_assembled(writers[0].writes[0], writers):
             return
         written: dict[Value, int] = {}
-        later: dict[int, list[Fusion | _Single]] = defaultdict(list)
+        later: dict[int, list[Fusion | Single]] = defaultdict(list)
         for index, item in enumerate(self._items):
             if _writes(item, array):
                 later[max((written.get(value, -1) for value in item.reads), default=-1)].append(item)
@@ -324,22 +281,6 @@ class Builder:
                 later[index].insert(0, item)
                 written |= dict.fromkeys(item.writes, index)
         self._items = [item for index in sorted(later) for item in later[index]]
-
-    def _assign_memory(self, last_use: dict[Value, int]) -> int:
-        """Give every value an address in the working memory, except for those that live within one fusion. Return the size of the memory."""
-        memory = _Memory()
-        taken: dict[int, list[tuple[int, int]]] = defaultdict(list)
-        for value in (value for item in self._preparation for value in item.writes):
-            value.array, value.offset = 0, memory.allocate(_aligned(value.size))
-        for index, item in enumerate(self._items):
-            for value in item.writes:
-                if value.array is not None or (isinstance(item, Fusion) and last_use[value] == index):
-                    continue
-                value.array, value.offset = 0, memory.allocate(_aligned(value.size))
-                taken[last_use[value]].append((value.offset, value.offset + _aligned(value.size)))
-            for start, end in taken.pop(index, []):
-                memory.free(start, end)
-        return memory.size
 
 
 def _check_bounds(views: Sequence[View]) -> None:
@@ -351,40 +292,30 @@ def _check_bounds(views: Sequence[View]) -> None:
             )
 
 
-def _writes(item: Fusion | _Single, array: int | None) -> bool:
+def _writes(item: Fusion | Single, array: int | None) -> bool:
     """Return True if an instruction writes to an array of results."""
     return array is not None and any(value.array == array for value in item.writes)
 
 
-def _copied(copy: _Single) -> int:
-    """Return the number of elements that a copy writes."""
-    dims, *numbers = (word for word in copy.words if isinstance(word, int))
-    return math.prod(numbers[:dims])
-
-
-def _aligned(size: int) -> int:
-    return max(1, -(-size // _ALIGNMENT)) * _ALIGNMENT
-
-
-def _packed(product: _Single, right: Value) -> _Single:
+def _packed(product: Single, right: Value) -> Single:
     """Return a product whose right matrix is the packed one."""
     view = View(right, 0, (1,), (1,))
     words = *product.words[:_RIGHT], view, *product.words[_RIGHT + 1 :]
     reads = [product.reads[0], right, *product.reads[2:]]
-    return product._replace(kind=_PACKED_PRODUCT, words=words, reads=reads)
+    return product._replace(kind=PACKED_PRODUCT, words=words, reads=reads)
 
 
 def _strided(view: View) -> list[View | int]:
     return [view, *view.strides]
 
 
-def _encode_all(items: Sequence[Fusion | _Single]) -> NDArray[np.int64]:
+def _encode_all(items: Sequence[Fusion | Single]) -> NDArray[np.int64]:
     words: list[int] = []
     for item in items:
         body = encode_fusion(item) if isinstance(item, Fusion) else _encode(item)
-        words += [_FUSION if isinstance(item, Fusion) else item.kind, len(body) + 2, *body]
+        words += [FUSION if isinstance(item, Fusion) else item.kind, len(body) + 2, *body]
     return np.array(words, np.int64)
 
 
-def _encode(item: _Single) -> list[int]:
+def _encode(item: Single) -> list[int]:
     return [number for word in item.words for number in (word.address if isinstance(word, View) else (word,))]

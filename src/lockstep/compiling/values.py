@@ -26,7 +26,9 @@ class Value:
     array: int | None = None
     """Index of its array. None until an address in the working memory is assigned; values that live within one fusion never have one."""
     offset: int = 0
-    """Place of the first number in the array."""
+    """Place of the first number in the array, or in `whole`."""
+    whole: "Value | None" = None
+    """The value that has this one as a part, until both have an array."""
     written_by: int | None = None
     """Index of the last instruction that writes it; None if none does."""
     is_bytes: bool = False

@@ -1,6 +1,6 @@
 """Count the sockets, the open files and the memory of a rank, as functions of the number of ranks.
 
-    python benchmarks/rank_resources.py        # about 10 minutes; writes benchmarks/rank_resources.json and .md
+    python benchmarks/rank_resources.py        # about 10 minutes; writes benchmarks/rank_resources.json
 
 Every case is `lockstep train` on so many ranks of this host, with one shard per rank, and stops when it has been counted: after its third
 iteration, the open files of all ranks are listed, and their memory is read (proportional set size: pages that several processes use are divided
@@ -98,7 +98,7 @@ def measure(network: str, transport: str, ranks: int) -> dict[str, Any]:
         "transport": transport,
         "ranks": ranks,
         **{name: max(each[name] for each in counts) for name in ("sockets", "files")},
-        "sockets of others": min(each["sockets"] for each in counts),
+        "fewest sockets": min(each["sockets"] for each in counts),
         "MiB": statistics.median(each["MiB"] for each in counts),
         "MiB, largest": max(each["MiB"] for each in counts),
     }
@@ -119,7 +119,7 @@ def main() -> None:
             records.append(measure(network, transport, ranks))
             print(json.dumps(records[-1]), f"{time.monotonic() - start:.0f} s", flush=True)
     lines = ",\n  ".join(json.dumps(record) for record in records)
-    about = json.dumps({name: value for name, value in describe_environment(1).items() if name != "host"})
+    about = json.dumps({name: describe_environment(1)[name] for name in ("python", "system", "processor", "packages")})
     arguments.out.write_text(f'{{\n "about": {about},\n "records": [\n  {lines}\n ]\n}}\n')
 
 

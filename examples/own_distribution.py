@@ -18,7 +18,7 @@ import lockstep
 class Laplace(lockstep.ContinuousDistribution):
     def __init__(self, low, high, policy):
         self.size = len(low)
-        self.initial_outputs = (0.0,) * self.size  # of the policy's head: the locations
+        self.initial_outputs = (0.0,) * self.size  # of the policy's output layer: the locations
         # learned, for all observations alike: the logarithms of the scales, which are the standard deviations / √2
         self.initial_log_std = (policy.initial_log_std(self.size) - math.log(2) / 2,) * self.size
 

@@ -1,6 +1,15 @@
-"""Parts of messages: errors as one line, and numbers with a noun."""
+"""Messages: errors as one line, numbers with a noun, and lines on stderr."""
 
-__all__ = ["counted", "one_line"]
+import sys
+from contextlib import suppress
+
+__all__ = ["counted", "one_line", "print_warning"]
+
+
+def print_warning(line: str) -> None:
+    """Print a line on stderr, if that is possible: stderr may be a file on a full disk."""
+    with suppress(OSError):
+        print(f"lockstep: {line}", file=sys.stderr, flush=True)
 
 
 def one_line(error: BaseException) -> str:

@@ -94,7 +94,7 @@ def test_what_kubernetes_can_not_run_is_refused(
 def test_names_that_kubernetes_does_not_accept_are_refused(capsys: pytest.CaptureFixture[str]) -> None:
     for name in ([], ["--name", "Run_1"], ["--name", "a" * 41], ["--name", "1"]):
         assert main(["train", "cartpole", "--on", "kubernetes", *name, *JOB]) == BAD_INPUT
-        assert "--on kubernetes needs one of at most 40 small letters" in capsys.readouterr().err
+        assert "--on kubernetes needs one of at most 40 lowercase letters" in capsys.readouterr().err
 
 
 @pytest.mark.slow

@@ -70,7 +70,7 @@ def test_ray_job_has_a_pod_per_rank_and_the_command_for_its_head(capsys: pytest.
     spec = manifest["spec"]
     assert shlex.split(spec["entrypoint"]) == [
         *("lockstep", "train", "cartpole", "--plan.shards", "4", "--out", "my 'b' $c", "--name", "run-1"),
-        *("--resume", "--on", "ray", "--ranks", "2:4", "--restarts", "5", "--job", "gpu=1"),
+        *("--resume", "--on", "ray", "--ranks", "2:4", "--restarts", "5", "--job", "gpus=1"),
     ]
     assert (spec["backoffLimit"], spec["submissionMode"], spec["shutdownAfterJobFinishes"]) == (5, "HTTPMode", True)
     cluster = spec["rayClusterSpec"]

@@ -207,7 +207,7 @@ def test_error_of_a_rank_is_the_one_of_the_command(cluster: Any, run_cli, tmp_pa
         (["address=ray://head"], f"--job address is 'ray://head': {FORMS}"),
         (["address=http://head:10001"], f"--job address is 'http://head:10001': {FORMS}"),
         (["cpu=x"], "--job cpu is 'x': it must be a number of CPUs per rank"),
-        (["nodes=2"], "--job nodes: --on ray has no such option; it has address, cpu, gpu"),
+        (["nodes=2"], "--job nodes: --on ray has no such option; it has address, cpu, gpus"),
     ],
 )  # fmt: skip
 def test_options_that_can_not_work_are_refused(

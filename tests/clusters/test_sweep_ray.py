@@ -86,6 +86,6 @@ def test_run_that_no_host_has_room_for_is_refused(cluster: Any, run_cli, tmp_pat
     assert (done.rc, done.stdout) == (BAD_INPUT, "")
     assert (
         done.stderr.splitlines()[-1]
-        == "lockstep: --ranks is 2: no host of the cluster has room for a run of so many ranks"
+        == "lockstep: --ranks is 2: no host of the cluster has room for a run of this many ranks"
     )
     assert not (tmp_path / "there").exists()

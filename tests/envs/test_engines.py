@@ -1,12 +1,14 @@
 """The protocol of engines, with real environments: episode ends, seeds, exact restore."""
 
 from dataclasses import replace
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
 from lockstep.envs.catalog import make_engine
 from lockstep.envs.engine import Engine
+from lockstep.envs.pool import _direct_step
 from lockstep.envs.settings import EnvConfig
 from lockstep.envs.spaces import Spaces
 
@@ -266,6 +268,39 @@ def test_renewed_engines_depend_only_on_the_iteration(env_id: str) -> None:
     assert renewed[0].tobytes() == renewed[1].tobytes() != start.tobytes()
     assert same_results(trajectory(used, actions), trajectory(fresh, actions))
     assert np.array(used.restart_episodes(100)).tobytes() != renewed[0].tobytes()
+
+
+@pytest.mark.parametrize("env_id", ["CartPole-v1", "Pendulum-v1", "HalfCheetah-v5", "pendulum-no-velocity"])
+def test_direct_steps_of_envpool_are_those_of_its_method(env_id: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    direct, public = (engine_of(env_id, "envpool") for _ in range(2))
+    assert direct._step != direct._envs.step
+    monkeypatch.setattr(public, "_step", public._envs.step)
+    actions = actions_of(direct.spaces, 250, 3)
+    assert np.array(direct.reset()).tobytes() == np.array(public.reset()).tobytes()
+    assert same_results(trajectory(direct, actions), trajectory(public, actions))
+
+
+def test_envpool_without_the_private_methods_is_stepped_by_its_public_one() -> None:
+    pool = engine_of("CartPole-v1", "envpool")._envs
+    names = ("_send", "_recv", "_state_keys", "_action_keys", "_spec", "all_env_ids")
+    parts = {name: getattr(pool, name) for name in names}
+    assert _direct_step(SimpleNamespace(**parts)) is not None
+    for name in names:
+        assert _direct_step(SimpleNamespace(**{other: parts[other] for other in names if other != name})) is None
+    assert _direct_step(SimpleNamespace(**parts | {"_action_keys": ["env_id", "action"]})) is None
+    assert (
+        _direct_step(SimpleNamespace(**parts | {"_state_keys": ["obs:a", "obs:b", "reward", "done", "trunc"]})) is None
+    )
+
+
+def test_steps_of_envpool_have_infos_if_they_are_recorded() -> None:
+    pytest.importorskip("envpool")
+    engine = make_engine(
+        EnvConfig(id="CartPole-v1", engine="envpool", count=3, info_metrics=("elapsed_step",)), 7, 0, 1
+    )
+    assert engine._step == engine._envs.step
+    engine.reset()
+    engine.step(np.zeros(3, np.int64))
 
 
 def test_a_failing_environment_is_named() -> None:

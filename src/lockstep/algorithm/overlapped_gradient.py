@@ -17,7 +17,7 @@ from lockstep.processes.heartbeat import keep_alive
 __all__ = ["OverlappedGradient", "make_ordered_gradient"]
 
 _LEAST_ROWS = 128
-"""Number of rows from which on convolutions take longer to differentiate than a second reduction and the copies for it (`benchmarks/overlap.md`)."""
+"""Minimum number of rows at which the gradient of convolutions takes longer than a second reduction and the copies for it (`benchmarks/overlap.md`)."""
 
 
 def make_ordered_gradient(

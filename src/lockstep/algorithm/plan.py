@@ -6,7 +6,7 @@
     P:T           ranks 0 … T-1 train                ranks T … T+P-1 play
     ranks         plan.players and plan.trainers list the ranks; a rank may be in both
 
-A plan is an immutable value. The code that uses it never asks how many ranks there are, and the assignment of shards to
+A plan is an immutable value. The code that uses it does not depend on the number of ranks, and the assignment of shards to
 ranks does not change the results of a run (with `exact: false` or `gradients: ddp`: up to rounding). Rank 0 trains in
 every plan, because it writes the files of the run.
 """
@@ -145,7 +145,7 @@ class Plan:
         idle = sorted(set(range(ranks)) - {*playing, *training})
         if idle:
             raise ValueError(
-                f"plan.players and plan.trainers leave out rank {idle[0]} of {ranks}: each must do something"
+                f"plan.players and plan.trainers leave out rank {idle[0]} of {ranks}: every rank must play or train"
             )
         return cls(_split_shards(shards, playing), _split_shards(shards, training))
 

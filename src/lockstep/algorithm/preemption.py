@@ -1,4 +1,4 @@
-"""Preemption of slow players: rollouts end early once most shards have finished theirs.
+"""Preemption of slow players, not of jobs: rollouts end early once most shards have finished theirs.
 
 Steps that are not taken have no weight: their rows are not valid, so losses, gradients and statistics are means over the steps that were
 taken. From Wijmans et al. 2020, "DD-PPO", arXiv:1911.00357, section 3, where 60% of the workers suffice.

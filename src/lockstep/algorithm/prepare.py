@@ -149,8 +149,8 @@ class Preparation:
         """Compute count, mean and standard deviation of the advantages of every minibatch over all shards, `[E, M, 3]`, for an `order`
         `[parts, E, M, K]` of rows.
 
-        Two passes in float64: squares are of deviations from the mean, so that a mean far above the deviation costs no digits. The
-        `sums` for metrics are reduced along with the first pass; the second result is their total.
+        Two passes in float64: the second one adds squared deviations from the mean, so that no precision is lost if the mean is much larger than
+        the deviation. The `sums` for metrics are reduced along with the first pass; the second result is their total.
         """
         scalars = self._agent.layout.scalars(rows)
         counted = torch.stack([scalars.weights, scalars.advantages], -1).to(torch.float64)  # 0 on reset rows already
@@ -211,7 +211,7 @@ class Preparation:
         """Return the initial states `[R / L, S]` of all sequences for an epoch, from the `states` `[shards, T / L × B, S]` that were stored
         while collecting.
 
-        Older weights computed these, the more so the later the epoch. They are used as stored ("stored state" of Kapturowski et al.
+        These were computed with older weights; the difference grows from epoch to epoch. They are used as stored ("stored state" of Kapturowski et al.
         2019, R2D2) or, with `rollout.recompute_states`, recomputed from the first state of the rollout with the current weights.
         """
         if epoch == 0 or not self._options.recompute_states:

@@ -1,6 +1,6 @@
 """One PPO update, for every plan: prepare minibatches, then compute a gradient and take a step for each.
 
-Each shard contributes sums, the group adds them in shard order, and every decision is taken from the total. So the update gives the
+Each shard contributes sums, the group adds them in shard order, and every decision is made from the total. So the update gives the
 same bits whichever ranks hold the shards.
 """
 
@@ -39,7 +39,7 @@ _WRONG_SAMPLES = (
     "an observation, a reward or a value estimate is not finite: check the environment, or lower ppo.learning_rate"
 )
 _OVERFLOW = "the gradient is finite, but the step makes weights infinite: lower ppo.learning_rate"
-"""Messages for the case that the value that is not finite can't be located."""
+"""Messages for the case that the non-finite value can't be located."""
 
 
 class ScheduledValues(NamedTuple):
@@ -53,7 +53,7 @@ class ScheduledValues(NamedTuple):
 
 
 class Update:
-    """Trains an agent on rollouts. Holds the state that lives from one update to the next."""
+    """Trains an agent on rollouts. Holds the state that is kept between updates."""
 
     def __init__(
         self,
@@ -135,7 +135,7 @@ class Update:
     def kernel_digest(self) -> str:
         """Return a digest of what the kernels of the gradient compute from fixed numbers; empty without kernels.
 
-        It is the same on all ranks that train, unless the kernels are fused: then their shapes follow from the rank.
+        It is the same on all ranks that train, unless the kernels are fused: then their shapes depend on the rank.
         """
         if self.fused or not isinstance(self._gradient, OrderedGradient):
             return ""
@@ -239,7 +239,7 @@ class Update:
 
     @property
     def _problem(self) -> str:
-        """Problem of the last gradient step, for a message if no number of it is found that is not finite."""
+        """Message about the last gradient step for the case that the non-finite value can't be located."""
         if self.agent.trained_buffers.is_nan:
             return "a buffer of the encoder, core or head became NaN: check how its forward pass updates it"
         return "the gradient is not finite: lower ppo.learning_rate or check the rewards"

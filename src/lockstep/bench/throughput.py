@@ -10,6 +10,7 @@ from lockstep.bench.repeats import Spread, disturbance_note, interleave, ratios,
 from lockstep.bench.stepping import engine_rate
 from lockstep.bench.training import Training, default_warmup, train
 from lockstep.config import Config
+from lockstep.messages import counted
 from lockstep.phases import PHASES
 
 __all__ = ["Throughput", "measure", "table"]
@@ -139,8 +140,8 @@ def table(result: Throughput) -> list[str]:
     kernels = "with kernels" if result.config.runtime.compile == "on" else "without kernels"
     return [
         f"{env.id}: {env.count} environments ({env.engine}) x {result.config.rollout.steps} steps",
-        f"{_many(result.ranks, 'rank')} ({result.config.plan.kind}), {_many(len(plan.shards), 'shard')}, {kernels}",
-        f"{_many(len(result.trainings), 'repeat')} of {result.iterations} iterations, the first {uncounted} of each not counted",
+        f"{counted(result.ranks, 'rank')} ({result.config.plan.kind}), {counted(len(plan.shards), 'shard')}, {kernels}",
+        f"{counted(len(result.trainings), 'repeat')} of {result.iterations} iterations, the first {uncounted} of each not counted",
         "",
         *_rates(result),
         "",
@@ -179,7 +180,3 @@ def _ranks(result: Throughput, plan: Plan) -> list[str]:
     first = spread([training.first_update for training in result.trainings])
     lines += ["", f"first update {first.median:.2f} s after the start ({first.least:.2f} to {first.most:.2f})"]
     return lines
-
-
-def _many(count: int, noun: str) -> str:
-    return f"{count} {noun}{'' if count == 1 else 's'}"

@@ -77,7 +77,7 @@ class Arguments(argparse.ArgumentParser):
             metavar="KEY=VALUE",
             help="options of the cluster. slurm: those of sbatch, such as partition=gpu time=08:00:00 nodes=2 exclusive=; kubernetes, whose manifest is "
             "printed: image, claim (the volume of the runs), kind (job, jobset or rayjob), cpu, memory and gpus of a rank; ray: address (default: RAY_ADDRESS, or "
-            "Ray is started on this host), cpu and gpu of a rank",
+            "Ray is started on this host), cpu and gpus of a rank",
         )
 
     @property

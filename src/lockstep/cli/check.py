@@ -23,7 +23,7 @@ __all__ = ["main"]
 _SECONDS = 1.0
 """Duration of the measurement of each engine."""
 _FASTER = 2.0
-"""Ratio from which on an engine that is faster than that of `auto` is named: short measurements vary, and training keeps cores busy as well."""
+"""Minimum ratio of the speeds of an engine and that of `auto` for naming the engine: short measurements vary, and training keeps cores busy as well."""
 
 
 def main(argv: Sequence[str]) -> int:

@@ -110,7 +110,7 @@ def _print_machine() -> None:
         "launchers", ", ".join(filter(shutil.which, ("mpirun", "srun"))) or "–", "ranks, besides --ranks and torchrun"
     )
     _print_line(
-        "memory files", "yes" if _has_memory_files() else "no", "tensors between ranks of this host; else through gloo"
+        "shared memory", "yes" if _has_memory_files() else "no", "tensors between ranks of this host; else through gloo"
     )
     _print_line(
         "EGL",
@@ -177,4 +177,4 @@ def _video_verdict() -> str:
     off_screen = (_can_load("libEGL.so.1") and _can_load("libGL.so.1")) or ctypes.util.find_library("OSMesa")
     renderable += ["MuJoCo"] * bool(mujoco and (off_screen or os.environ.get("DISPLAY")))
     hint = "; for MuJoCo: apt-get install libegl1 libgl1" if mujoco and "MuJoCo" not in renderable else ""
-    return f"videos: {' and '.join(renderable) or 'of nothing'}{hint}"
+    return f"videos: {' and '.join(renderable) or 'none'}{hint}"

@@ -59,7 +59,7 @@ PyTorch, although imported objects stay alive."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the command of `argv`, by default `sys.argv[1:]`, and return its exit code: 0 done, 2 bad input, or another."""
+    """Run the command of `argv`, by default `sys.argv[1:]`, and return its exit code (see `processes/exit_codes.py`)."""
     gc.set_threshold(_GC_THRESHOLD)
     for stream in (sys.stdout, sys.stderr):
         if hasattr(stream, "reconfigure"):

@@ -16,7 +16,7 @@ _PERIOD = 2.0
 def wait_for_job(text: str, once: bool) -> bool:
     """Wait until the job of a run has created it, print the state of the job meanwhile, and return True.
 
-    Return True at once if `text` is no path or name of such a run, and False instead of waiting with `once`. Raises ValueError if the
+    Return True at once if the run is not in a queue. With `once`, return False instead of waiting. Raises ValueError if the
     job ends before it creates the run.
     """
     candidates = (Path(text), Path(RunConfig.folder) / text)

@@ -10,10 +10,11 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from lockstep import presets
 from lockstep.cli.arguments import Arguments, is_on_cluster, whole_number
-from lockstep.clusters.submit import CLUSTERS
+from lockstep.cli.benchmarks import print_line
 from lockstep.config import Config
 from lockstep.config.compose import dropped_fields, import_env_module, load
 from lockstep.config.flags import parse_flags
+from lockstep.messages import counted
 from lockstep.processes.cores import usable_cores
 from lockstep.run.folder import RunFolder
 from lockstep.run.settings import RunConfig
@@ -30,6 +31,8 @@ _COMMAND_FLAGS = (
     *("--config", "--job", "--jobs", "--on", "--out", "--over", "--prune", "--ranks", "--restarts", "--search"),
     "--trials",
 )
+_CLUSTERS = ("slurm", "kubernetes", "ray")
+"""Values of `--on` besides `local`."""
 Tree = Mapping[str, Mapping[str, object]]
 
 
@@ -49,8 +52,8 @@ class SweepArguments(NamedTuple):
 def main(argv: Sequence[str]) -> int:
     """Train the runs that are not done yet, and print a table.
 
-    Return the exit code: 0 if all runs are done, 75 if the sweep or one of its runs was stopped, 1 if a run failed. Raises ValueError for
-    bad input, before any run starts or any file is written. The message is one line.
+    Return the exit code: 0 if all runs are done, or submitted to a cluster that does not wait; 75 if the sweep or one of its runs was stopped; 1 if
+    a run failed. Raises ValueError for bad input, before any run starts or any file is written, and RunInUse (code 6). The message is one line.
     """
     parsed = read(argv)
     args, tree, over, spaces = parsed
@@ -79,7 +82,7 @@ def main(argv: Sequence[str]) -> int:
     if base.run.store is not None:
         raise ValueError(f"run.store is {base.run.store!r}: the runs of a sweep can't be copied to object storage")
     folder = args.out or Path(RunConfig.folder) / f"{_folder_name(args.preset or base.env.id)}-sweep"
-    sweep = Sweep(folder, args.preset, compose, args.ranks, 1, _print_line, restarts=args.restarts, prune=args.prune)
+    sweep = Sweep(folder, args.preset, compose, args.ranks, 1, print_line, restarts=args.restarts, prune=args.prune)
     members = sweep.check(over, spaces)
     for member in [] if args.trials else members:
         check_folder(member)
@@ -88,12 +91,12 @@ def main(argv: Sequence[str]) -> int:
     if args.on == "kubernetes" and (unfinished := [member for member in members if not is_done(member)]):
         print_manifests(folder, unfinished, args, tree)
         for note in notes:
-            _print_line(note)
+            print_line(note)
         return 0
     with sweep.opened():
         listen()
         for note in notes:
-            _print_line(note)
+            print_line(note)
         return _run(sweep, members, parsed._replace(tree=tree), base, argv)
 
 
@@ -107,7 +110,7 @@ def _run(sweep: "Sweep", members: Sequence["Member"], parsed: SweepArguments, ba
     args, ranks, cores = parsed.args, max(member.ranks for member in members), usable_cores()
     unfinished = [member for member in members if not is_done(member)]
     if not args.trials:
-        _print_line(f"{_count(len(members), 'run')}, of which {len(members) - len(unfinished)} are done")
+        print_line(f"{counted(len(members), 'run')}, of which {len(members) - len(unfinished)} are done")
     if args.on == "slurm" and unfinished:
         job_id = submit_to_slurm(sweep, unfinished, args, parsed.tree)
         print(f"submitted job array {job_id} to Slurm; after its end, the same command prints the results")
@@ -116,9 +119,9 @@ def _run(sweep: "Sweep", members: Sequence["Member"], parsed: SweepArguments, ba
     sweep.jobs = args.jobs or max(1, cores // ranks)
     is_on_ray = args.on == "ray" and (unfinished or args.trials)
     with on_ray(sweep, ranks, args, parsed.tree) if is_on_ray else nullcontext():
-        where = "on Ray" if args.on == "ray" else f"on {_count(cores, 'core')}"
+        where = "on Ray" if args.on == "ray" else f"on {counted(cores, 'core')}"
         if unfinished:
-            _print_line(f"{_count(sweep.jobs, 'job')} at a time, of {_count(ranks, 'rank')} each, {where}")
+            print_line(f"{counted(sweep.jobs, 'job')} at a time, of {counted(ranks, 'rank')} each, {where}")
         if args.trials:
             _search(sweep, args, parsed.over, parsed.spaces, base)
         else:
@@ -169,7 +172,7 @@ def _search(
     rules = {"--search": sorted(args.search), "--over": sorted(args.over or []), **experiment(base)}
     rules |= {"--prune": True} if args.prune else {}
     trials = Trials(sweep.folder, spaces, base.run.seed, rules)
-    _print_line(f"{_count(args.trials, 'trial')}, of which {len(trials.finished())} are over")
+    print_line(f"{counted(args.trials, 'trial')}, of which {len(trials.finished())} are over")
     sweep.search(trials, over, args.trials)
 
 
@@ -194,14 +197,6 @@ def _finish(sweep: "Sweep", metadata: Mapping[str, object]) -> int:
         print(f"stopped{names}; run the same command again to continue")
         return STOPPED_BY_SIGNAL
     return FAILED if failed else DONE
-
-
-def _print_line(line: str) -> None:
-    print(line, file=sys.stderr, flush=True)
-
-
-def _count(number: int, noun: str) -> str:
-    return f"{number} {noun}{'' if number == 1 else 's'}"
 
 
 def _folder_name(text: str) -> str:
@@ -232,7 +227,7 @@ def _parser() -> Arguments:
     )
     parser.add_restarts()
     parser.add_argument("--out", type=Path, metavar="DIR", help="folder of the sweep (default: runs/PRESET-sweep)")
-    parser.add_cluster(CLUSTERS)
+    parser.add_cluster(_CLUSTERS)
     search = parser.add_argument_group("search")
     search.add_argument("--trials", type=whole_number(1), metavar="N", help="total number of trials; needs Optuna")
     search.add_argument(

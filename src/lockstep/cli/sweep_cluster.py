@@ -96,7 +96,7 @@ def on_ray(sweep: "Sweep", ranks: int, args: Namespace, tree: Tree) -> Iterator[
         listen()  # again: Ray has set handlers of its own
         fits = rank_capacity({name: ranks * number for name, number in per_rank.items()})
         if not fits:
-            raise ValueError(f"--ranks is {ranks}: no host of the cluster has room for a run of so many ranks")
+            raise ValueError(f"--ranks is {ranks}: no host of the cluster has room for a run of this many ranks")
         sweep.jobs, sweep.start = args.jobs or fits, start
         sweep.logs.mkdir(parents=True, exist_ok=True)
         yield

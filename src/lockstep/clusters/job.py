@@ -21,7 +21,7 @@ class Job:
     folder: RunFolder
     """Folder of the run, which this process has locked. It has no config yet if the run is new."""
     arguments: Sequence[str]
-    """Words after `lockstep` that every rank runs. They start the run or resume it from its newest checkpoint."""
+    """Arguments of `lockstep` with which every rank runs. They start the run or resume it from its newest checkpoint."""
     sizes: Sequence[int]
     """Numbers of ranks that fit the plan, largest first."""
     restarts: int
@@ -42,7 +42,7 @@ class SweepJob:
     folder: RunFolder
     """Folder of the sweep, which this process has locked."""
     arguments: Mapping[str, Sequence[str]]
-    """Words after `lockstep` that each rank of a run runs, by the run's name. They start the run or resume it from its newest checkpoint."""
+    """Arguments of `lockstep` with which each rank of a run runs, by the run's name. They start the run or resume it from its newest checkpoint."""
     ranks: int
     """Number of ranks of every run."""
     at_once: int | None

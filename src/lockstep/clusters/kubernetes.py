@@ -53,7 +53,7 @@ def manifest(request: Request) -> dict[str, object]:
     name, options = request.resolved.run.name, request.options
     if name is None or len(name) > _LONGEST_NAME or not re.fullmatch(r"[a-z]([-a-z0-9]*[a-z0-9])?", name):
         raise ValueError(
-            f"run.name is {name!r}: --on kubernetes needs one of at most {_LONGEST_NAME} small letters, digits and dashes, such as --name run-1"
+            f"run.name is {name!r}: --on kubernetes needs one of at most {_LONGEST_NAME} lowercase letters, digits and dashes, such as --name run-1"
         )
     kind = _check(options)
     runs = FOLDER / request.resolved.run.folder
@@ -93,8 +93,8 @@ def _on_ray(request: Request) -> list[str]:
     """Return the flags of the process that places the ranks on the cluster whose address is in its environment."""
     ranks = ":".join(str(size) for size in dict.fromkeys((request.sizes[-1], request.sizes[0])))
     restarts = ["--restarts", str(request.restarts)] if request.restarts not in (0, RESTARTS) else []
-    gpu = [f"gpu={request.options['gpus']}"] if "gpus" in request.options else []
-    return ["--on", "ray", "--ranks", ranks, *restarts, *(["--job", *gpu] if gpu else [])]
+    gpus = ["--job", f"gpus={request.options['gpus']}"] if "gpus" in request.options else []
+    return ["--on", "ray", "--ranks", ranks, *restarts, *gpus]
 
 
 def _check(options: Mapping[str, str]) -> str:

@@ -29,7 +29,7 @@ class RankPods:
     name: str
     """Name of the manifest."""
     arguments: Sequence[str]
-    """Words after `lockstep` that every rank runs. For a RayJob, words of the process that places the ranks."""
+    """Arguments of `lockstep` with which every rank runs. For a RayJob, those of the process that places the ranks."""
     runs: Path
     """Folder in the pods where the volume is mounted."""
     ranks: int

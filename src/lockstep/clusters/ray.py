@@ -19,6 +19,7 @@ from lockstep.clusters.ray_connection import (
 )
 from lockstep.clusters.request import Request, reserved
 from lockstep.experiment.supervise import RestartLimit
+from lockstep.messages import print_warning
 from lockstep.processes.exit_codes import (
     DONE,
     FAILED,
@@ -118,7 +119,7 @@ def _remove_unused_folder(folder: RunFolder) -> None:
 
 
 def _say(text: str) -> None:
-    print(f"lockstep: {text}", file=sys.stderr, flush=True)
+    print_warning(text)
 
 
 def _write(output: TextIO, is_error: bool, line: str) -> None:

@@ -14,7 +14,7 @@ from lockstep.group.group import RankLost
 
 __all__ = ["connected", "process_variables", "rank_capacity", "read_address", "read_resources"]
 
-_OPTIONS = ("address", "cpu", "gpu")
+_OPTIONS = ("address", "cpu", "gpus")
 _CLIENT = "ray://"
 """Start of an address to which this process connects as a client, through a process on the head node."""
 _CONNECT = 10.0
@@ -48,16 +48,16 @@ def read_address(options: Mapping[str, str]) -> str | None:
 def read_resources(options: Mapping[str, str]) -> dict[str, float]:
     """Return the resources of a rank by Ray's names. Raises ValueError in one line if an option is wrong."""
     resources = {}
-    for option, default in (("cpu", "1"), ("gpu", "0")):
+    for option, name, default in (("cpu", "CPU", "1"), ("gpus", "GPU", "0")):
         text = options.get(option, default)
         try:
             number = float(text)
         except ValueError:
             number = -1.0
         if not 0 <= number < 1e6 or (option == "cpu" and not number):
-            raise ValueError(f"--job {option} is {text!r}: it must be a number of {option.upper()}s per rank")
+            raise ValueError(f"--job {option} is {text!r}: it must be a number of {name}s per rank")
         if number:
-            resources[option.upper()] = number
+            resources[name] = number
     return resources
 
 

@@ -45,7 +45,7 @@ def submit_array(runs: SweepJob) -> str:
 
 
 def check_not_submitted(folder: RunFolder) -> None:
-    """Raise RunInUse if a job of Slurm has the run or sweep, and this process is not part of the job. Ignore that Slurm does not answer."""
+    """Raise RunInUse if a job of Slurm has the run or sweep, and this process is not part of the job. If Slurm does not answer, do nothing."""
     earlier = read_submission(folder)
     own = (os.environ.get("SLURM_JOB_ID"), os.environ.get("SLURM_ARRAY_JOB_ID"))
     if earlier is None or earlier.job_id in own or shutil.which("squeue") is None:

@@ -104,7 +104,7 @@ class Curiosity(nn.Module, ABC):
     def reward(self, shards: Sequence[Transitions], states: States, reduce: Reduce) -> Sequence[Tensor]:
         """Compute the novelty of the next observation of every step, `[T, B]` for each of this rank's shards.
 
-        `reduce` must be called equally often on all ranks.
+        `reduce` must be called the same number of times on every rank.
         """
 
     def columns(self, transitions: Transitions) -> Tensor:
@@ -113,7 +113,7 @@ class Curiosity(nn.Module, ABC):
 
     def loss(self, columns: Tensor, images: Images) -> Tensor:
         """Return the losses `[K, len(losses)]` of steps in any order, from their columns `[K, C]`."""
-        raise NotImplementedError(f"{type(self).__name__} trains nothing")
+        raise NotImplementedError(f"{type(self).__name__} has no loss")
 
     def initial_state(self, count: int) -> dict[str, Tensor]:
         """Return the initial per-episode state of `count` environments."""

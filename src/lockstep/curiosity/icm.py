@@ -21,7 +21,7 @@ class ICM(InverseDynamicsCuriosity):
         reward_t = L_F                                            equation 6, up to its scale
         L = (1 - β) L_I + β L_F                                   equation 7
 
-    The inverse loss gives φ no reason to represent what the agent can't influence, so that earns little reward.
+    The inverse loss does not train φ to represent what the agent can't influence. Changes of such parts therefore give little reward.
     """
 
     losses = ("inverse_loss", "forward_loss")

@@ -37,7 +37,7 @@ class CuriosityConfig:
     learning_rate: float | str | None = None
     """Learning rate of the predictor: a schedule. None: that of the policy."""
     share: float = 1.0
-    """Fraction of a minibatch that trains the predictor: 1, or one over a whole number. Smaller with many environments, so that
+    """Fraction of a minibatch that trains the predictor: 1, or 1 divided by a whole number. Smaller with many environments, so that
     novelty does not vanish too fast; 0.25 in Burda et al. (2019)."""
     hidden: tuple[int, ...] = (64, 64)
     """Widths of the hidden layers of the networks. Images of more than 1,024 numbers are first encoded by convolutions."""

@@ -12,7 +12,7 @@ from torch import Tensor
 __all__ = ["ContinuousDistribution", "NumpySampler"]
 
 NumpySampler = Callable[[int, NDArray[Any], NDArray[Any]], NDArray[Any]]
-"""Function of a step t, outputs of the policy's head `[N, H]` and an array that it fills with actions and returns."""
+"""Function of a step t, outputs of the policy's output layer `[N, H]` and an array that it fills with actions and returns."""
 
 
 class ContinuousDistribution(ABC):

@@ -40,6 +40,11 @@ class BatchReader:
         self.infos = np.full((count, len(factory.info_metrics)), np.nan)
         """Numbers `[B, K]` of `env.info_metrics` of the step that was read last."""
 
+    @property
+    def needs_infos(self) -> bool:
+        """True if `read_step` reads the infos of a step."""
+        return bool(self._info_metrics) or not self._rows_unchanged
+
     def check(self, observations: Any) -> None:
         """Raise ContractViolation if observations `[B, …]` have other shapes or types than their space."""
         self._layout.check(self.select_columns(observations), (self._count,))

@@ -16,7 +16,7 @@ class EnvironmentFailed(RuntimeError):
 
 
 class EnvironmentLost(EnvironmentFailed):
-    """The process of an environment has ended or does not answer. Unlike after an error, new environments may well work."""
+    """The process of an environment has ended or does not answer. Unlike after an error, creating the environments again may succeed."""
 
 
 Step = tuple[NDArray[Any], NDArray[Any], NDArray[Any], NDArray[Any]]

@@ -32,7 +32,7 @@ class EpisodeLog:
     actions: NDArray[Any]
     """Actions as `History` keeps them."""
     lost: bool = False
-    """True if the environment has failed in this episode, of which nothing is left: the next step is a reset."""
+    """True if the environment has failed and the episode was dropped: the next step is a reset."""
 
 
 class SeededEpisodes(gym.Wrapper[Any, Any, Any, Any]):

@@ -39,7 +39,7 @@ def import_registered(module: str, default: str) -> str:
     """Import a module as `import_environments` does, and return the id of the only environment that it registers.
 
     If the module was imported before, its environments are those whose entry point it defines. Return `default` if a
-    module without environments registers a core, an encoder or a distribution, or was imported before. Raises ValueError, listing the
+    module without environments registers a core, an encoder, a head or a distribution, or was imported before. Raises ValueError, listing the
     registered environments, if there are several, or if the module registers nothing at all.
     """
     from gymnasium import registry

@@ -61,9 +61,9 @@ class _Fault(NamedTuple):
 
     message: str
     trace: str
-    """Traceback of the environment's code; empty if it has no part in it."""
+    """Traceback of the environment's code; empty if the failure did not occur in it."""
     lost: bool
-    """True if the process has ended or does not answer: new environments may well work."""
+    """True if the process has ended or does not answer: creating the environments again may succeed."""
 
 
 class SubprocessEngine(ReplayedEngine):

@@ -31,7 +31,7 @@ class Failure(NamedTuple):
     text: str
     """Description in a phrase that follows the environment's name."""
     trace: str
-    """Traceback of the environment's code; empty if it has no part in it."""
+    """Traceback of the environment's code; empty if the failure did not occur in it."""
 
 
 @dataclass(frozen=True)

@@ -19,9 +19,9 @@ from lockstep.config import VERSION, Config
 from lockstep.config.decode import encode
 from lockstep.experiment.execute import decode_config
 from lockstep.files import read_file, write_atomically
+from lockstep.messages import print_warning
 from lockstep.run.folder import RunFolder
 from lockstep.run.manifest import is_whole_number
-from lockstep.run.messages import print_warning
 
 __all__ = ["Dump", "DumpWriter", "read_dump"]
 

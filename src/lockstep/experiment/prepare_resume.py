@@ -2,7 +2,6 @@
 
 import os
 import pwd
-import sys
 from contextlib import suppress
 
 from lockstep.config import Config
@@ -10,6 +9,7 @@ from lockstep.experiment.execute import check_checkpoint, open_run, save_config
 from lockstep.experiment.resolve import iterations
 from lockstep.experiment.start import announce_start, is_complete
 from lockstep.experiment.storing import check_stored, remove_stored_after, store_rest
+from lockstep.messages import print_warning
 from lockstep.run.environment import packages
 from lockstep.run.folder import RunFolder
 from lockstep.run.manifest import CheckpointDamaged, newest_intact, with_advice
@@ -36,7 +36,7 @@ def prepare_resume(folder: RunFolder, before: Config, config: Config, iteration:
         if found.state is None and 0 not in candidates:
             break
         for error in damaged:
-            print(f"lockstep: {error}; resuming from an earlier one", file=sys.stderr, flush=True)
+            print_warning(f"{error}; resuming from an earlier one")
         damaged.clear()
         if is_complete(folder, config, found.iteration):
             if config.run.total_steps > before.run.total_steps and found.iteration < iterations(config):
@@ -55,7 +55,7 @@ def prepare_resume(folder: RunFolder, before: Config, config: Config, iteration:
             candidates = [number for number in candidates if number < found.iteration]
             continue
         if found.state is not None and (line := version_warning(folder)):
-            print(f"lockstep: {line}", file=sys.stderr, flush=True)
+            print_warning(line)
         if iteration is not None:
             remove_stored_after(folder, config.run, iteration)
         if config != before:

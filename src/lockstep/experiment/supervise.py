@@ -1,13 +1,12 @@
 """Supervision of the ranks that this process launches: after a fault, they start again from the newest checkpoint."""
 
-import sys
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from lockstep.experiment.execute import open_run
 from lockstep.experiment.start import completion_text, is_complete
-from lockstep.messages import counted
+from lockstep.messages import counted, print_warning
 from lockstep.processes.exit_codes import DONE, FAILED
 from lockstep.run.folder import RunFolder
 from lockstep.run.manifest import newest_intact
@@ -98,11 +97,11 @@ def supervise(
             checkpoints = folder.checkpoints()
             found = newest_intact(folder, checkpoints)
             for error in found.damaged:
-                print(f"lockstep: {error}", file=sys.stderr, flush=True)
+                print_warning(str(error))
             # a start from iteration 0 would remove the damaged checkpoints: that is the user's decision
             if checkpoints and found.state is None:
                 text = f"no checkpoint is intact; start from the beginning with: {again} --iteration 0"
-                print(f"lockstep: not started again: {text}", file=sys.stderr, flush=True)
+                print_warning(f"not started again: {text}")
                 return outcome.code
             resume_from = found.iteration
         if is_complete(folder, config, resume_from):
@@ -113,12 +112,12 @@ def supervise(
         if problem is None:
             location = f"from iteration {resume_from}" if resume_from else "from the start"
             text = f"starting {counted(sizes[0], 'rank')} again {location} (restart {limit.used} of {restarts})"
-            print(f"lockstep: {text}", file=sys.stderr, flush=True)
+            print_warning(text)
             problem = _sleep(limit.pause)
         if problem is not None:
             if restarts:
                 text = f"not started again: {problem}; continue with: {again}"
-                print(f"lockstep: {text}", file=sys.stderr, flush=True)
+                print_warning(text)
             return outcome.code
 
 
@@ -134,7 +133,7 @@ def _launch(command: Sequence[str], sizes: list[int], config: RuntimeConfig) -> 
             return launch(command, sizes[0], config)
         except RanksNotStarted as error:
             fault = f"{counted(sizes[0], 'rank')} can't be started: {error.strerror}"
-            print(f"lockstep: {fault}", file=sys.stderr, flush=True)
+            print_warning(fault)
             if len(sizes) == 1:
                 return Outcome(FAILED, fault)
             del sizes[0]

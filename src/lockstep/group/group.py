@@ -1,7 +1,7 @@
 """Collective operations over ranks.
 
 In a group of one rank nothing is communicated: `gather` returns its input, and `reduce` adds the rows of this rank. So
-the algorithm never asks how many ranks there are.
+the algorithm does not depend on the number of ranks.
 
 `gather` and `reduce` work on *own rows*: the rows that this rank contributes, one for each of its shards, in ascending
 order. Every rank owns consecutive shards, so the rows of rank 0, rank 1, … stacked are the rows of shard 0, shard 1, …

@@ -19,13 +19,13 @@ __all__ = [
 ]
 
 NETWORK_BYTES = 2 << 20
-"""Bytes of all rows of a reduction between hosts from which on they are added in slices, if there are more than two rows."""
+"""Minimum size of all rows of a reduction between hosts, in bytes, for adding them in slices. There must be more than two rows."""
 MEMORY_ROWS = 8
 MEMORY_ROW_BYTES = 1 << 19
-"""Number of rows of a reduction in shared memory, and bytes of a row, from which on they are added in slices."""
+"""Minimum number of rows of a reduction in shared memory, and minimum size of a row in bytes, for adding them in slices."""
 
 BACKGROUND_BYTES = 1 << 20
-"""Bytes of a row from which on a reduction between hosts runs while the rank computes: it then takes longer than to start a thread."""
+"""Minimum size of a row, in bytes, for a reduction between hosts that runs while the rank computes: a smaller one takes less time than the start of a thread."""
 
 PIECE = 1 << 18
 """Bytes that a rank of a chain sends at once. While a host adds a piece, the next one arrives."""

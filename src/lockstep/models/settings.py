@@ -50,7 +50,7 @@ class PolicyConfig:
     shared: bool = False
     """One trunk (encoder and memory) for policy and critic instead of one each."""
     orthogonal: bool = True
-    """Orthogonal initialization: gain √2 in the trunk, 0.01 in the policy head, 1 in the value head. Off: PyTorch's default."""
+    """Orthogonal initialization: gain √2 in the trunk, 0.01 in the output layer of the policy, 1 in that of the critic. Off: PyTorch's default."""
     distribution: str = "gaussian"
     """Distribution of continuous actions. `gaussian`: normal, with learned standard deviations that do not depend on the observation;
     `gaussian-state-std`: with standard deviations that are outputs of the policy; `gsde`: with noise that is a function of the features of the
@@ -58,7 +58,7 @@ class PolicyConfig:
     finite (Chou et al. 2017); or one that `register_distribution` has registered."""
     log_std: float | None = None
     """Continuous actions: natural logarithm of the initial standard deviation; with `beta`, in units of half the range between the bounds, and
-    at most about that of the uniform distribution; with `gsde`, of the factor of each feature. None: -ln(A) / 2 for A components, so that the expected squared
+    at most about that of the uniform distribution; with `gsde`, of the entries of the noise matrix. None: -ln(A) / 2 for A components, so that the expected squared
     norm of the initial noise is 1 for any A; with `gsde` and L features, -ln(A L) / 2."""
     sde_sample_freq: int = 4
     """Number of steps after which an environment draws new noise, with distribution `gsde`; it also does at the beginning of each rollout."""

@@ -97,7 +97,7 @@ def without_episode_ends(values: Tensor, valid: Tensor, gamma: float, decay: flo
 
     Such returns sum the rewards over the end of an episode into the next one (Burda et al. 2019, arXiv:1810.12894,
     section 2.3). The caller must pass no step as terminated or truncated. A reset row has no effect on the return: it
-    gets the value of the next row that is none, and discount and λ of 1. `valid` `[T, B]` is False for reset rows; `decay` is λ.
+    gets the value of the next row that is not a reset row, a discount of 1 and a λ of 1. `valid` `[T, B]` is False for reset rows; `decay` is λ.
     """
     rows = torch.arange(len(valid)).unsqueeze(1)
     next_valid = torch.where(valid, rows, len(valid)).flip(0).cummin(0).values.flip(0)

@@ -1,4 +1,4 @@
-"""Exit codes of the command `lockstep` and of ranks. docs/troubleshooting.md says what users do about each."""
+"""Exit codes of the command `lockstep` and of ranks. docs/troubleshooting.md lists what to do for each."""
 
 __all__ = [
     "BAD_INPUT",

@@ -128,7 +128,7 @@ def attach(fields: memoryview, watched: bool, handle: tuple[int, int] | None = N
 
 
 def own_cells() -> memoryview:
-    """Return the fields of this process, for loops in which the call of `beat` would cost too much. They set ENVIRONMENT."""
+    """Return the fields of this process, for loops in which a call of `beat` would cost too much. Such loops set ENVIRONMENT themselves."""
     return _own
 
 
@@ -150,7 +150,7 @@ def beat(environment: int = -1) -> None:
 
 
 def keep_alive() -> None:
-    """Show that this process is alive, in any thread: what the main thread does stays as it is."""
+    """Show that this process is alive, without changing the environment that is shown. Any thread may call it."""
     _own[_BEATS] += 1
 
 

@@ -1,6 +1,6 @@
 """Environment variables with which libraries give the same bits on every x86-64 processor with AVX2 and FMA.
 
-Libraries select their code by the processor when they are imported or first used. These variables hold all of them to one instruction
+Libraries select their code by the processor when they are imported or first used. These variables restrict all of them to one instruction
 set. Only MKL needs its slowest code for that: it selects faster code by the processor's vendor. Variables take effect only in processes
 that have them from their start.
 """

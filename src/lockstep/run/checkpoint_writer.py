@@ -17,12 +17,12 @@ from torch import Tensor
 from lockstep.files import create_file, make_folder, sync_file, sync_folder
 from lockstep.group.group import Group
 from lockstep.group.texts import exchange_texts
+from lockstep.messages import print_warning
 from lockstep.processes.heartbeat import keep_alive
 from lockstep.run.checkpoint import CheckpointFailed
 from lockstep.run.evaluations import read_best
 from lockstep.run.folder import FolderLost, RunFolder
 from lockstep.run.manifest import STATE, encode_state, return_at
-from lockstep.run.messages import print_warning
 
 __all__ = [
     "CheckpointWriter",

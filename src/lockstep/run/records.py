@@ -87,7 +87,7 @@ class ShardRecords:
         return all(digest == digests[0] for digest in digests)
 
     def describe_difference(self, plan: Plan) -> str:
-        """Say which trainers hold other weights than most of them; without a majority, that they differ."""
+        """Name the trainers whose weights differ from those of the majority; without a majority, say that they differ."""
         digests = dict(zip(plan.trainers, self.rows[:, 0].tolist(), strict=True))
         (most, count), *_ = Counter(digests.values()).most_common()
         if 2 * count <= len(digests):

@@ -17,6 +17,7 @@ from lockstep.algorithm.non_finite import NonFiniteWeights
 from lockstep.algorithm.plan import Plan
 from lockstep.algorithm.update import Update
 from lockstep.group.group import Group
+from lockstep.messages import print_warning
 from lockstep.models.state import NonFiniteState
 from lockstep.processes.heartbeat import enter, set_iteration
 from lockstep.rollout import Rollout
@@ -27,7 +28,6 @@ from lockstep.run.episodes import EpisodeWindow
 from lockstep.run.evaluations import is_due
 from lockstep.run.folder import FolderLost, RunFolder
 from lockstep.run.manifest import CheckpointDamaged
-from lockstep.run.messages import print_warning
 from lockstep.run.records import FOLDER_LOST, HOOK_STOPS, ShardRecords, pack_records
 from lockstep.run.settings import RunConfig
 from lockstep.run.stop import asked_to_stop, listen
@@ -52,7 +52,7 @@ class Telemetry(Protocol):
         """Pass `metrics.jsonl` to the operating system. Raises OSError if it can't be written."""
 
     def sync(self) -> None:
-        """Wait until what was passed of `metrics.jsonl` is on disk, where it survives a loss of power. Any thread may call it."""
+        """Wait until all lines of `metrics.jsonl` that were flushed are on disk (fsync). Any thread may call it."""
 
     def capture(self, iteration: int, agent: Agent) -> None:
         """Record a video with the agent of this iteration, if videos are recorded during training."""
@@ -238,7 +238,7 @@ class TrainingRun:
         metrics |= result.metrics
 
     def _write_pending(self) -> None:
-        """Write the metrics of several iterations at once, in a fifth of the time: code and tables stay in the caches."""
+        """Write the metrics of several iterations at once, which takes a fifth of the time of single writes."""
         self._rows += map(self.counters.add, self._pending)
         self._pending.clear()
         if self._telemetry is not None:

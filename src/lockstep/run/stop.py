@@ -32,7 +32,7 @@ __all__ = [
 
 _NAMES: dict[int, str] = {signal.SIGINT: "Ctrl-C"}
 _DUPLICATE_WINDOW = 1.0
-"""Seconds within which another signal is the same request: schedulers signal every process of a job, and a launcher also forwards
+"""Seconds within which another signal counts as the same request: schedulers signal every process of a job, and a launcher also forwards
 its own."""
 
 _REPORT_SECONDS = 10.0
@@ -57,7 +57,7 @@ _before: dict[int, _Handler] = {}
 def listen(announce: bool = True) -> None:
     """Install signal handlers: the first signal requests a clean stop.
 
-    For another one more than a second later, the previous handler is called, which usually ends the process. `announce`
+    If another signal arrives more than a second later, the previous handler is called, which usually ends the process. `announce`
     prints a line for the user. Outside the main thread, which alone can install handlers, this does nothing.
     """
     global _announce

@@ -1,9 +1,9 @@
 """Detection of ranks that hang: how long the heartbeat of a rank has not changed, when to warn, and when to end the rank."""
 
-import sys
 import time
 from pathlib import Path
 
+from lockstep.messages import print_warning
 from lockstep.processes.heartbeat import Heartbeat
 from lockstep.processes.host_name import host_name
 
@@ -46,20 +46,20 @@ class HangDetector:
         if progress != self._progress or (line.waiting and not self.is_stopped()):
             self._longest[self._stage] = max(elapsed, self._longest.get(self._stage, 0.0))
             self._progress, self._last_progress, self._stage, self._warned = progress, now, line.stage, False
-        elif elapsed > (self._timeout if line.iteration else max(self._timeout, _START_LIMIT)):
+        elif elapsed > (limit := self._timeout if line.iteration else max(self._timeout, _START_LIMIT)):
             what = "was stopped by a signal" if self.is_stopped() else "made no progress"
             where = f"{elapsed:.0f} s in {line.describe_location()}"
             return f"rank {self._rank} on host {host_name()} {what} for {where} (see runtime.timeout)"
         elif not self._warned and elapsed > self._warn_after():
             self._warned = True
-            text = f"rank {self._rank} has made no progress for {elapsed:.0f} s in {line.describe_location()}; it is ended after runtime.timeout"
-            print(f"lockstep: {text} = {self._timeout:g} s", file=sys.stderr, flush=True)
+            text = f"rank {self._rank} has made no progress for {elapsed:.0f} s in {line.describe_location()}; it is ended after {limit:g} s"
+            print_warning(f"{text} (see runtime.timeout)")
         return None
 
     def report(self, fault: str) -> None:
         """Print the fault, before the rank prints its stack traces."""
         text = fault if self.is_stopped() else f"{fault}; its stack traces:"
-        print(f"lockstep: {text}", file=sys.stderr, flush=True)
+        print_warning(text)
 
     def _warn_after(self) -> float:
         least = _WARN_AFTER if self._heartbeat.iteration else _WARN_AT_START

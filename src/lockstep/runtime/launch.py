@@ -1,4 +1,4 @@
-"""The launcher of `lockstep train --ranks N`: it starts N ranks on this host, which end together.
+"""The launcher of `lockstep train --ranks N`: it starts N ranks on this host, and ends all of them if one fails.
 
 Ranks communicate through memory that they inherit, so nothing listens on a port. (torchrun's store listens on every interface.)
 The ranks end with this process, even if it is killed, and this process ends all ranks if one fails.

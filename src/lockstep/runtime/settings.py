@@ -37,7 +37,7 @@ class RuntimeConfig:
     run is created. Changes results in the last digits: kernels round differently."""
     bits: Literal["fast", "portable"] = "fast"
     """`portable`: the same bits on every x86-64 processor with AVX2 and FMA, by Intel or AMD, for one set of installed packages. All
-    libraries are held to the AVX2 instruction set. `fast`: the libraries' own choice; without kernels, bits then depend on the type of
+    libraries are restricted to the AVX2 instruction set. `fast`: the libraries' own choice; without kernels, bits then depend on the type of
     processor. Portable bits need the CPU, and `fp32` or `fp64`. Changes results, except with kernels."""
     backend: Literal["auto", "shared", "gloo", "nccl", "mpi"] = "auto"
     """Transport of tensors between ranks. `shared`: shared memory of one host. The others are backends of torch.distributed: `nccl`
@@ -53,8 +53,8 @@ class RuntimeConfig:
     """Threads per rank that only plays. None: as `threads`."""
     timeout: float = 60.0
     """Seconds without a heartbeat after which a rank is considered to hang: one environment step, one gradient step or one hook may take
-    that long. Its stack traces are printed, and the ranks are started again (see `--restarts`). On several hosts, also the
-    seconds that a rank waits for another one; ten times that for a whole rollout or update."""
+    that long. Its stack traces are printed, and the ranks are started again (see `--restarts`). On several hosts, a rank also
+    waits this many seconds for another one, and ten times as long for the end of a rollout or update."""
 
     def __post_init__(self) -> None:
         for name, device in (("device", self.device), ("player_device", self.player_device)):

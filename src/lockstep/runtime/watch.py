@@ -3,7 +3,6 @@
 import os
 import signal
 import subprocess
-import sys
 import time
 from collections.abc import Sequence
 from contextlib import suppress
@@ -11,6 +10,7 @@ from dataclasses import dataclass
 from types import FrameType
 from typing import NamedTuple
 
+from lockstep.messages import print_warning
 from lockstep.processes import exit_codes
 from lockstep.processes.heartbeat import STOPPED_AFTER, Heartbeats
 from lockstep.processes.signals import STACKS_SIGNAL, handled_signals, signal_name
@@ -181,16 +181,16 @@ class _Watch:
         if cause is not None and (known is None or (known.is_consequence and not cause.is_consequence)):
             self._failure = cause
             if known is None:
-                self._deadline = now + (_GRACE_AFTER_SUCCESS if self._stops else _GRACE_AFTER_FAILURE)
+                self._deadline = now + (_GRACE_AFTER_SUCCESS if self._is_clean else _GRACE_AFTER_FAILURE)
             if cause.fault and not cause.reported:
-                print(f"lockstep: {cause.fault}", file=sys.stderr, flush=True)
-        elif self._stops and all(rank.process.returncode is not None for rank in self._ranks[1:]):
+                print_warning(cause.fault)
+        elif self._is_clean and all(rank.process.returncode is not None for rank in self._ranks[1:]):
             self._deadline = float("inf")  # only rank 0 is left
         elif ended and self._deadline == float("inf"):
             self._deadline = now + _GRACE_AFTER_SUCCESS
 
     @property
-    def _stops(self) -> bool:
+    def _is_clean(self) -> bool:
         """True if no rank has failed: the remaining ranks end by themselves, after the end of training or a signal."""
         return self._failure is None or self._failure == Outcome(exit_codes.STOPPED_BY_SIGNAL)
 
@@ -261,11 +261,9 @@ class _Watch:
                     rank.kill()
                 return
         abandoned = any(rank.killed for rank in self._ranks)
-        if self._stops and not abandoned and now - self._asked_at > _GRACE_AFTER_SIGNAL and self._is_training():
+        if self._is_clean and not abandoned and now - self._asked_at > _GRACE_AFTER_SIGNAL and self._is_training():
             text = f"the iteration did not end within {_GRACE_AFTER_SIGNAL:g} s of the signal and is abandoned"
-            print(
-                f"lockstep: {text}; resume the run to continue from its newest checkpoint", file=sys.stderr, flush=True
-            )
+            print_warning(f"{text}; resume the run to continue from its newest checkpoint")
             self._failure = Outcome(exit_codes.STOPPED_BY_SIGNAL)
             for rank in self._ranks:
                 rank.kill()

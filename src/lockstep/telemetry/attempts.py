@@ -5,7 +5,6 @@ The file holds one JSON object per start and at least one per end. A start witho
 
 import json
 import signal
-import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
@@ -14,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from lockstep.files import read_file, write_atomically
+from lockstep.messages import print_warning
 from lockstep.processes.host_name import host_name
 from lockstep.processes.portable import is_portable
 from lockstep.run.environment import packages, processor_type
@@ -54,7 +54,7 @@ class Start:
     ended: datetime | None = None
     """End time in UTC; None if the attempt is still running or was killed."""
     how: Literal["done", "stopped", "failed"] | None = None
-    """`stopped`: by a signal; `failed`: by the error in `why`; None without an end."""
+    """`done`: training was complete; `stopped`: by a signal; `failed`: by the error in `why`; None without an end."""
     why: str = ""
     """Name of the signal for `stopped`, one line about the error for `failed`."""
     done: int | None = None
@@ -84,7 +84,7 @@ def record_attempt(
     before = read_starts(folder)
     if before and before[-1].hook and not hook:
         text = f"the last start of this run called {before[-1].hook} after each iteration, and this one does not"
-        print(f"lockstep: {text}; give it again if it should", file=sys.stderr, flush=True)
+        print_warning(f"{text}; give it again if it should")
     start = {"iteration": iteration, "last": last, "ranks": ranks, "plan": plan, "host": host_name()}
     here = {"packages": packages(), "processor": processor_type(is_portable())}
     hooks = {"hook": hook} if hook else {}

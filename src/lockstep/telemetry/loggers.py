@@ -13,8 +13,7 @@ from pathlib import Path
 from typing import Generic, Protocol, TypeVar
 
 from lockstep.files import open_to_append, sync_folder
-from lockstep.messages import counted, one_line
-from lockstep.run.messages import print_warning
+from lockstep.messages import counted, one_line, print_warning
 from lockstep.telemetry.tensorboard import EventFile
 
 __all__ = ["JsonLines", "Logger", "OptionalLogger", "TensorBoard", "evaluation_scalars", "flatten_config", "scalars"]

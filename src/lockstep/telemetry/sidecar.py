@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import TypeVar, cast
 
 from lockstep.files import make_folder, open_to_append, read_file
+from lockstep.messages import print_warning
 from lockstep.processes.heartbeat import beat
 from lockstep.processes.parent import add_parent_path, own_command, own_environment
 from lockstep.processes.signals import SIGNALS
@@ -142,7 +143,7 @@ class Sidecar:
             return
         *lines, self._partial_line = (self._partial_line + (self._output.read() or b"")).split(b"\n")
         for line in lines:
-            print(f"lockstep: {line.decode(errors='replace')}", file=sys.stderr, flush=True)
+            print_warning(line.decode(errors="replace"))
 
     def _reason(self) -> str:
         """Return the last non-empty line that the sidecar wrote to stderr, or its exit code if there is none."""

@@ -4,8 +4,8 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 
+from lockstep.messages import print_warning
 from lockstep.run.folder import RunFolder
-from lockstep.run.messages import print_warning
 from lockstep.store.mirror import newest_stored
 from lockstep.store.remote import StoreFailed
 from lockstep.telemetry.sidecar import Sidecar, SidecarFailed

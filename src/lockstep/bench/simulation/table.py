@@ -7,7 +7,7 @@ from lockstep.bench.simulation.prediction import Prediction
 __all__ = ["table"]
 
 _WHOLE = 1000
-"""Milliseconds from which on no decimals are shown."""
+"""Minimum number of milliseconds that is shown without decimals."""
 
 
 def table(predictions: Sequence[Prediction]) -> list[str]:

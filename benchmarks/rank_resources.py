@@ -113,7 +113,7 @@ def main() -> None:
     records = []
     for network, transport in CASES:
         for ranks in arguments.ranks:
-            if ranks == 1 and transport == "gloo" or ranks > 32 and network == "large":
+            if (ranks == 1 and transport == "gloo") or (ranks > 32 and network == "large"):
                 continue  # there are no messages; they would need more than 24 GiB
             start = time.monotonic()
             records.append(measure(network, transport, ranks))

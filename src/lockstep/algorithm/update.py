@@ -251,11 +251,13 @@ class Update:
             yield from zip(batch.minibatches_of(epoch), self._loss_scalars(batch, epoch, rates), strict=True)
 
     def _loss_scalars(self, batch: Batch, epoch: int, rates: ScheduledValues) -> Sequence[Tensor]:
-        _, mean, deviation = batch.advantage_statistics[epoch].unbind(1)
-        constants = torch.tensor([rates.clip, rates.entropy, self.kl.coefficient], dtype=mean.dtype)
-        per_minibatch = torch.stack([mean, 1 / (deviation + 1e-8)], 1)
-        scalars = torch.cat([per_minibatch, constants.expand(len(mean), 3)], 1)
-        return scalars.to(self.agent.device, self.agent.dtype).unbind()
+        # numbers of Python: operations on small tensors take twenty times as long
+        constants = rates.clip, rates.entropy, self.kl.coefficient
+        rows = [
+            (mean, 1 / (deviation + 1e-8), *constants)
+            for _, mean, deviation in batch.advantage_statistics[epoch].tolist()
+        ]
+        return torch.tensor(rows, dtype=torch.float64).to(self.agent.device, self.agent.dtype).unbind()
 
     def _rates(self, progress: float) -> ScheduledValues:
         policy, value, *others = (schedule(progress) for schedule in self._schedules)

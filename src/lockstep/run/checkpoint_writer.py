@@ -60,14 +60,14 @@ class CheckpointWriter:
         iteration: int,
         states: Mapping[str, Mapping[str, Tensor]],
         counters: Mapping[str, object],
-        prepare: Callable[[], None] = lambda: None,
-        before: Callable[[], None] = lambda: None,
-        after: Callable[[], None] = lambda: None,
+        flush_metrics: Callable[[], None] = lambda: None,
+        sync_metrics: Callable[[], None] = lambda: None,
+        remove_old: Callable[[], None] = lambda: None,
     ) -> None:
         """Write the `states` of all ranks, tensors by file name and tensor name, and begin to complete the checkpoint, with `counters`.
 
-        `wait` must have returned since the last call. Rank 0 first calls `prepare`. Its thread calls `before` first, and `after` once the
-        checkpoint has been renamed; OSErrors of `after` are ignored. Raises CheckpointFailed on all ranks if one of them can't write, FolderLost on all ranks
+        `wait` must have returned since the last call. Rank 0 first calls `flush_metrics`. Its thread calls `sync_metrics` first, and
+        `remove_old` once the checkpoint has been renamed; OSErrors of `remove_old` are ignored. Raises CheckpointFailed on all ranks if one of them can't write, FolderLost on all ranks
         if the run folder is gone, and RankLost if a rank does not take part in time.
         """
         folder, final = self._folder, self._folder.checkpoint(iteration)
@@ -75,7 +75,7 @@ class CheckpointWriter:
 
         def create() -> None:
             folder.check_present()
-            prepare()
+            flush_metrics()
             make_folder(final.parent)
             _delete(temporary)
             temporary.mkdir()
@@ -88,10 +88,10 @@ class CheckpointWriter:
 
         def complete() -> None:
             try:
-                before()
+                sync_metrics()
                 _complete(folder, final, {"iteration": iteration, **counters}, hashes)
                 with suppress(OSError):  # the next checkpoint reports that the folder can't be written
-                    after()
+                    remove_old()
             except Exception as error:
                 self._error = error
                 _delete(temporary)

@@ -294,9 +294,12 @@ class TrainingRun:
         counters = self.counters.state() | {"complete": complete, "hook_stops": self._hook_stops}
         telemetry = self._telemetry
         # the metrics before a checkpoint must survive a loss of power too
-        steps = () if telemetry is None else (telemetry.flush_metrics, telemetry.sync, self._removal_of_old(telemetry))
+        steps: dict[str, Callable[[], None]] = {}
+        if telemetry is not None:
+            removal = self._removal_of_old(telemetry)
+            steps = {"flush_metrics": telemetry.flush_metrics, "sync_metrics": telemetry.sync, "remove_old": removal}
         try:
-            self._writer.write(self.done, states, counters, *steps)
+            self._writer.write(self.done, states, counters, **steps)
         except CheckpointFailed as error:
             self._postpone(self.done, error)
         if self.done == self.last_iteration.number:

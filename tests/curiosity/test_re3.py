@@ -121,7 +121,7 @@ def test_no_parameters_are_trained() -> None:
     method = method_of("re3", VECTOR)
     assert (method.losses, method.weights, method.trained_parameters()) == ((), (), {})
     assert method.columns(method.transitions(rollout_of(VECTOR, 9, 4))).shape == (36, 0)
-    with pytest.raises(NotImplementedError, match="RE3 trains nothing"):
+    with pytest.raises(NotImplementedError, match="RE3 has no loss"):
         method.loss(torch.zeros(3, 0), None)
 
 

@@ -3,7 +3,7 @@
 import dataclasses
 import os
 import signal
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 import pytest
@@ -172,10 +172,10 @@ def test_loggers_are_flushed_before_each_checkpoint(tmp_path: Path, monkeypatch:
     components, run = prepared(tmp_path / "run", config, last=7)
     found, write = [], runs.CheckpointWriter.write
 
-    def record_and_write(writer: CheckpointWriter, iteration: int, *rest: object) -> None:
+    def record_and_write(writer: CheckpointWriter, iteration: int, *rest: object, **steps: Callable[[], None]) -> None:
         events = EventAccumulator(str(run.folder.path / "tb")).Reload().Scalars("time/iteration")
         found.append((iteration, len(run.folder.metrics()), len(events)))
-        write(writer, iteration, *rest)
+        write(writer, iteration, *rest, **steps)
 
     monkeypatch.setattr(runs.CheckpointWriter, "write", record_and_write)
     run_training(components, run)

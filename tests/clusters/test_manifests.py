@@ -1,6 +1,7 @@
 """Manifests of other kinds than Job, and those of sweeps."""
 
 import importlib.metadata
+import re
 import shlex
 import subprocess
 from collections.abc import Callable
@@ -14,7 +15,9 @@ from tests.live_runs import digests, reached, wait_for
 
 from lockstep.cli.main import main
 from lockstep.clusters import kubernetes, manifests
+from lockstep.clusters.job import SweepJob
 from lockstep.processes.exit_codes import BAD_INPUT, DONE, STOPPED_BY_SIGNAL
+from lockstep.run.folder import RunFolder
 
 JOB = ("--job", "image=registry/lockstep", "claim=runs", "memory=2Gi")
 SWEEP = ("sweep", "cartpole", "--on", "kubernetes", "--over", "run.seed=1,2")
@@ -108,8 +111,20 @@ def test_sweep_has_a_job_for_every_run_that_is_not_done(
         ),
         *("--out", "/lockstep/runs/cartpole-sweep/runs", "--run.progress", "off", "--ppo.epochs", "1", "--resume"),
     ]
-    kinds = {each["kind"] for each in printed(capsys, *words, "kind=jobset")}
-    assert kinds == {"JobSet"}
+    assert {each["kind"] for each in printed(capsys, *words, "kind=jobset")} == {"JobSet"}
+    for job in printed(capsys, *SWEEP, "--restarts", "0", *JOB):
+        (container,) = job["spec"]["template"]["spec"]["containers"]
+        assert container["args"][-2:] == ["--restarts", "0"]  # a single rank would otherwise restart itself
+
+
+def test_names_of_the_runs_of_a_sweep_differ(tmp_path: Path) -> None:
+    options = {"image": "a", "claim": "b"}
+    runs = ("a_b", "a-b", "A-b", "0.1", "x" * 80, "x" * 81)
+    for sweep in ("sweep", "1-sweep", "s" * 60):
+        job = SweepJob(RunFolder(tmp_path / sweep), dict.fromkeys(runs, ()), 1, None, 3, options)
+        names = [manifest["metadata"]["name"] for manifest in kubernetes.sweep_manifests(job)]
+        assert len(set(names)) == len(runs)
+        assert all(re.fullmatch(r"[a-z]([-a-z0-9]{0,38}[a-z0-9])?", name) for name in names)
 
 
 @pytest.mark.parametrize(

@@ -71,6 +71,13 @@ def overwritten(x: Tensor) -> tuple[Tensor, ...]:
     return (result,)
 
 
+def overwritten_later(x: Tensor) -> tuple[Tensor, ...]:
+    part = x.exp() + x  # computed before the concatenation, and copied over its first part
+    result = torch.cat([x.tanh(), x.square()])
+    result[:6] = part
+    return x.sum(0), result, part @ x.T
+
+
 def first_is_read_later(x: Tensor) -> tuple[Tensor, ...]:
     part = x.tanh()
     return torch.cat([part, x.exp()]), part @ x.T
@@ -94,6 +101,7 @@ def part_of_first_is_read_later(x: Tensor) -> tuple[Tensor, ...]:
         (columns, 2),  # the rows of the parts are not next to each other
         (view_of_part, 1),
         (overwritten, 1),  # it would be filled with zeros afterwards
+        (overwritten_later, 1),
         (part_of_first_is_read_later, 1),
         (first_is_read_later, 1),  # the first result may be changed before the others are computed
     ],

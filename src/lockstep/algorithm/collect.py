@@ -298,7 +298,7 @@ def _episode_returns(shard: Shard, rollout: Rollout, ended: Tensor, taken: int) 
 
 
 def _drop_non_finite(running: NDArray[np.float64], factors: NDArray[np.float64]) -> None:
-    """Reset the running sums of episodes that have ended, and discounted returns that are not finite: a factor of 0 turns neither into 0.
+    """Reset the running sums of episodes that have ended, and discounted returns that are not finite: 0 times infinity is NaN.
 
     So a reward that is not finite spoils the return of its own episode, and a single row of the statistics of discounted returns.
     """
